@@ -23,6 +23,9 @@ pub struct BridgeView {
     pub name: String,
     /// Its address, with the prefix of its network.
     pub address: String,
+    /// Its IPv6 address, with the prefix of its network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address6: Option<String>,
     /// The longest packet.
     pub mtu: u32,
     /// How many addresses allocations have.
@@ -58,6 +61,23 @@ pub struct DroppingChain {
     pub rules_in: String,
     /// Whether these rules are there.
     pub is_passed: bool,
+    /// Why the agent can't add them, if only another program can change the chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<ChainLock>,
+}
+
+/// Why only another program can change a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ChainLock {
+    /// A program has made the table as its property, as firewalld does.
+    Owned {
+        /// The program, as `PROGRAM (process PID)`, if it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+    },
+    /// It is a chain of iptables-legacy.
+    Legacy,
 }
 
 impl DroppingChain {

@@ -59,6 +59,9 @@ pub struct Publication {
     pub host_network: Option<String>,
     /// The address at which the machine reaches this instance; empty if it has none.
     pub target_address: String,
+    /// Its IPv6 address there, if it also has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_address6: Option<String>,
     /// The port of this instance there.
     pub target_port: u16,
 }

@@ -148,9 +148,9 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         herdlet_base::stderr_line!("warning: {warning}");
     }
     let tasks = herdlet_driver::users::users_of(&jobs);
-    for warning in
-        herdlet_runtime::off_thread(move || herdlet_driver::users::warnings(tasks)).await.unwrap_or_default()
-    {
+    let (drivers, asked) = (agent.context.drivers.clone(), jobs.clone());
+    let refusals = move || [herdlet_driver::users::warnings(tasks), drivers.refusals(&asked)].concat();
+    for warning in herdlet_runtime::off_thread(refusals).await.unwrap_or_default() {
         herdlet_base::stderr_line!("warning: {warning}");
     }
     for warning in jobs.iter().flat_map(|job| one_machine::warnings(job, Ipv4Addr::LOCALHOST.into())) {

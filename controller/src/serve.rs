@@ -102,7 +102,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let Prepared { alone: _alone, member, instance, state, variables, facts } = prepare(&config, &consul)?;
     let cores = match &member {
         Some(_) => OfferedCores::OfServers,
-        None => offered_cores(&instance.isolation),
+        None => config.offered_cores(offered_cores(&instance.isolation)),
     };
     let settings = config.planner_settings(instance.id.clone(), config.total()).with_cores(cores);
     let room = facts.room;

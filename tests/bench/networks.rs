@@ -12,7 +12,7 @@ use herdlet_e2e::wait;
 use herdlet_network::{
     link::{self, Hairpin, InterfaceName},
     namespace::Namespace,
-    networks::{BridgeConfig, NamespaceSource, NetworkRequest, Networks, RequestedPort},
+    networks::{BridgeConfig, NetworkRequest, Networks, RequestedPort},
     socket::{Protocol, Socket},
 };
 
@@ -80,12 +80,7 @@ fn measure_beside(chain: &Chain) -> [f64; 4] {
     let times: Vec<[Duration; 4]> = (0..PAIRS)
         .map(|index| {
             let (owner, ports) = (owner(index), ports(index));
-            let request = NetworkRequest {
-                owner: &owner,
-                preferred: None,
-                ports: &ports,
-                namespace: NamespaceSource::New,
-            };
+            let request = NetworkRequest { owner: &owner, ports: &ports };
             let up = timed(|| drop(networks.up(&request).expect("a network")));
             let down = timed(|| networks.down(&owner).expect("no network"));
             let made = Instant::now();
@@ -182,8 +177,7 @@ fn measure() -> ([f64; 3], Duration) {
     let each = |work: &dyn Fn(&NetworkRequest<'_>)| {
         median((0..COUNT).map(|index| {
             let (owner, ports) = (owner(index), ports(index));
-            let namespace = NamespaceSource::New;
-            let request = NetworkRequest { owner: &owner, preferred: None, ports: &ports, namespace };
+            let request = NetworkRequest { owner: &owner, ports: &ports };
             timed(|| work(&request))
         }))
     };

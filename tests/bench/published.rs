@@ -4,7 +4,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     thread,
     time::Instant,
 };
@@ -12,8 +12,8 @@ use std::{
 use herdlet_network::{
     firewall::published::{PublishedPort, PublishedPorts, Target},
     link::{self, Hairpin, InterfaceName},
-    namespace::Namespace,
-    networks::{BridgeConfig, NamespaceSource, NetworkRequest, Networks, RequestedPort},
+    namespace::{Namespace, Pin, Pins},
+    networks::{BridgeConfig, NetworkRequest, Networks, RequestedPort},
     socket::{Protocol, Socket},
 };
 
@@ -29,9 +29,9 @@ const REQUESTS_OF_A_ROUND: usize = 3_000;
 const BYTES: usize = 64 << 20;
 const CHUNK: usize = 64 << 10;
 
-const PUBLISHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
+const PUBLISHED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 /// The first instance's port.
-const MAPPED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9090);
+const MAPPED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9090));
 
 /// As medians of interleaved pairs.
 pub(super) fn beside_direct(table: &mut Table, _: &BenchDirs) {
@@ -69,20 +69,19 @@ fn measure() -> [Ratio; 6] {
     let targets: Vec<Target> = (0..INSTANCES)
         .map(|index| {
             let owner = owner(index);
-            let inside = Namespace::new().expect("a namespace");
-            let namespace = NamespaceSource::Existing(&inside);
             let mapped = RequestedPort { host_ip: None, host: MAPPED.port(), inside: 80 };
             let ports = if index == 0 { &[mapped][..] } else { &[] };
-            let request = NetworkRequest { owner: &owner, preferred: None, ports, namespace };
-            let made = networks.up(&request).expect("a network");
-            let at = SocketAddrV4::new(made.address4, 80);
+            let made = networks.up(&NetworkRequest { owner: &owner, ports }).expect("a network");
+            let pins = Pins::in_dir(runtime.path().join("netns"));
+            let Pin::Kept(inside) = pins.find(&owner).expect("a directory") else { panic!("no namespace") };
+            let at = SocketAddr::from((made.address4, 80));
             let listener = inside.run(|| TcpListener::bind(at).expect("a listener")).expect("a thread");
             thread::spawn(move || serve(&listener));
             Target { at, owner }
         })
         .collect();
     let ports = PublishedPorts::open("bench").expect("netfilter");
-    let each: Vec<SocketAddrV4> = targets.iter().map(|target| target.at).collect();
+    let each: Vec<SocketAddr> = targets.iter().map(|target| target.at).collect();
     let published = PublishedPort { at: PUBLISHED, targets: targets.into_iter().collect() };
     ports.set(&[published]).expect("a published port");
     let (all, first) = (each.as_slice(), &each[..1]);
@@ -125,7 +124,7 @@ fn answer_each(stream: &mut TcpStream) -> io::Result<()> {
 /// What is done to addresses, and its unit.
 struct Work {
     /// Each second. The addresses are used in turn.
-    rate: fn(&[SocketAddrV4]) -> f64,
+    rate: fn(&[SocketAddr]) -> f64,
     unit: &'static str,
 }
 
@@ -135,7 +134,7 @@ const THROUGHPUT: Work = Work { rate: throughput, unit: "MiB/s" };
 
 /// Each way in turn, because the machine's speed changes. Both ways lead to the same instances: processes that have not run
 /// for long wake up more slowly.
-fn of_direct(what: &'static str, [direct, other]: [&[SocketAddrV4]; 2], work: &Work) -> Ratio {
+fn of_direct(what: &'static str, [direct, other]: [&[SocketAddr]; 2], work: &Work) -> Ratio {
     (work.rate)(direct);
     let pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| ((work.rate)(direct), (work.rate)(other))).collect();
     let median = |mut values: Vec<f64>| {
@@ -150,7 +149,7 @@ fn of_direct(what: &'static str, [direct, other]: [&[SocketAddrV4]; 2], work: &W
     }
 }
 
-fn connections(to: &[SocketAddrV4]) -> f64 {
+fn connections(to: &[SocketAddr]) -> f64 {
     let began = Instant::now();
     for to in to.iter().cycle().take(CONNECTIONS_OF_A_ROUND) {
         let mut stream = TcpStream::connect(to).expect("a connection");
@@ -160,7 +159,7 @@ fn connections(to: &[SocketAddrV4]) -> f64 {
     CONNECTIONS_OF_A_ROUND as f64 / began.elapsed().as_secs_f64()
 }
 
-fn requests(to: &[SocketAddrV4]) -> f64 {
+fn requests(to: &[SocketAddr]) -> f64 {
     let began = Instant::now();
     let mut stream = TcpStream::connect(to[0]).expect("a connection");
     stream.set_nodelay(true).expect("an option of a socket");
@@ -171,7 +170,7 @@ fn requests(to: &[SocketAddrV4]) -> f64 {
     REQUESTS_OF_A_ROUND as f64 / began.elapsed().as_secs_f64()
 }
 
-fn throughput(to: &[SocketAddrV4]) -> f64 {
+fn throughput(to: &[SocketAddr]) -> f64 {
     let began = Instant::now();
     let mut stream = TcpStream::connect(to[0]).expect("a connection");
     stream.write_all(b"*").expect("a request");

@@ -24,11 +24,13 @@ use herdlet_network::{
     link::{self, InterfaceName},
     namespace::NamespaceId,
     networks::{
-        AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NamespaceSource, NetworkError,
-        NetworkRequest, NetworkState, Networks, RequestedPort, SETTINGS,
+        AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NetworkError, NetworkRequest,
+        NetworkState, Networks, RequestedPort, SETTINGS,
     },
     port_owner::HeldPort,
+    ports::PortHolder,
     socket::{Protocol, Socket},
+    subnet::Subnet,
 };
 use herdlet_plan::{
     action::Outcome,
@@ -45,7 +47,7 @@ use self::{
     failure::{failed, fatal, not_held, retry, warn_of_stranger},
 };
 use crate::current_node::CurrentNode;
-pub use herdlet_network::networks::NameServer;
+pub use herdlet_network::networks::{NameServer, NameSockets};
 
 mod cni;
 mod description;
@@ -68,6 +70,8 @@ pub struct AllocNetworks {
     machine: Machine,
     lone: LoneNetworks,
     cni: CniNetworks,
+    /// For ports that lead to allocations on the bridge. They stay held if another bridge takes its place.
+    holder: PortHolder,
     bridged: Mutex<Option<Arc<Networks>>>,
     name_servers: watch::Sender<Option<Arc<NameServer>>>,
 }
@@ -141,6 +145,7 @@ impl AllocNetworks {
             paths: paths.clone(),
             machine,
             lone: LoneNetworks::in_runtime(&paths.runtime),
+            holder: PortHolder::default(),
             bridged: Mutex::default(),
             name_servers: watch::Sender::new(None),
         }
@@ -158,9 +163,9 @@ impl AllocNetworks {
         }
         let owner = alloc.id.to_string();
         match mode {
-            NetworkMode::Host => about.written(None, facts_of_machine()),
-            NetworkMode::None => match self.lone.up(&owner, NamespaceSource::New) {
-                Ok(namespace) => about.written(None, facts_of(namespace, None)),
+            NetworkMode::Host => about.written(&[], facts_of_machine()),
+            NetworkMode::None => match self.lone.up(&owner) {
+                Ok(namespace) => about.written(&[], facts_of(namespace, None)),
                 Err(error) => failed(&error),
             },
             NetworkMode::Bridge => self.bridge_up(&about, &owner).unwrap_or_else(|error| failed(&error)),
@@ -179,7 +184,7 @@ impl AllocNetworks {
             NetworkMode::Host => Ok(()),
             NetworkMode::Cni(_) => return self.cni_down(alloc),
             NetworkMode::None => self.lone.down(&owner),
-            NetworkMode::Bridge => self.bridged().and_then(|networks| networks.down(&owner)),
+            NetworkMode::Bridge => self.bridge_down(&owner),
         };
         match removed {
             Ok(()) => description::removed(&self.paths.alloc(&alloc.id)),
@@ -203,7 +208,7 @@ impl AllocNetworks {
             NetworkMode::Cni(_) => return self.cni_inspect(&about, Depth::Plugins),
             NetworkMode::None => {
                 let seen = self.lone.inspect(&owner);
-                seen.map(|state| about.observed(state, |namespace| (None, facts_of(namespace, None))))
+                seen.map(|state| about.observed(state, |namespace| (Vec::new(), facts_of(namespace, None))))
             }
             NetworkMode::Bridge => self.inspect_bridged(&about, &owner),
         };
@@ -228,7 +233,7 @@ impl AllocNetworks {
     }
 
     fn held(&self) -> Vec<HeldPort> {
-        let mut held = self.opened().map(|networks| networks.held_ports()).unwrap_or_default();
+        let mut held = self.holder.held();
         held.extend(self.cni.held_ports());
         held
     }
@@ -320,7 +325,7 @@ impl AllocNetworks {
         let networks = self.bridged()?;
         let ports = self.ports_of(about.alloc);
         let request = request(owner, &ports);
-        if let Err(error) = networks.hold_ports(&request) {
+        if let Err(error) = self.holder.hold(owner, &request.held_ports()) {
             if !networks.maps_ports(&request)? {
                 return Ok(not_held(&error));
             }
@@ -328,12 +333,20 @@ impl AllocNetworks {
         }
         let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
         let about = about.with_name_server(self.name_server(&networks));
-        Ok(about.written(Some(made.address4), bridged_facts(&made)))
+        Ok(about.written(&addresses_of(&made), bridged_facts(&made)))
+    }
+
+    /// The ports are released last: until then they may lead to the allocation.
+    fn bridge_down(&self, owner: &str) -> Result<(), NetworkError> {
+        self.bridged()?.down(owner)?;
+        self.holder.release(owner);
+        Ok(())
     }
 
     /// Another agent may have taken a network that this one has chosen.
     fn choose_again_after(&self, error: &NetworkError) {
-        if matches!(error, NetworkError::Overlap { .. }) && self.settings.subnet.is_none() {
+        let is_chosen = self.settings.subnet.is_none();
+        if is_chosen && matches!(error, NetworkError::Overlap { subnet: Subnet::V4(_), .. }) {
             *self.bridged.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
@@ -349,7 +362,7 @@ impl AllocNetworks {
         // The sockets have ended with the earlier agent.
         if matches!(outcome, Outcome::Present(_)) {
             let ports = self.ports_of(about.alloc);
-            if let Err(error) = self.bridged()?.hold_ports(&request(owner, &ports)) {
+            if let Err(error) = self.holder.hold(owner, &request(owner, &ports).held_ports()) {
                 warn_of_stranger(owner, &error);
             }
         }
@@ -361,7 +374,7 @@ impl AllocNetworks {
         let state = networks.inspect(&request(owner, &ports))?;
         let is_complete = matches!(state, NetworkState::Complete(_));
         let about = about.with_name_server(is_complete.then(|| self.name_server(&networks)).flatten());
-        Ok(about.observed(state, |made| (Some(made.address4), bridged_facts(&made))))
+        Ok(about.observed(state, |made| (addresses_of(&made), bridged_facts(&made))))
     }
 
     /// The bridge, opened now if it never was.
@@ -383,7 +396,7 @@ impl AllocNetworks {
             instance: self.instance.0.clone(),
             name,
             subnet4,
-            subnet6: None,
+            subnet6: self.settings.subnet6,
             mtu,
             hairpin: self.settings.hairpin,
             runtime: self.paths.runtime.clone(),
@@ -429,7 +442,7 @@ fn mode_of(alloc: &Allocation) -> NetworkMode {
 }
 
 fn request<'r>(owner: &'r str, ports: &'r [RequestedPort]) -> NetworkRequest<'r> {
-    NetworkRequest { owner, preferred: None, ports, namespace: NamespaceSource::New }
+    NetworkRequest { owner, ports }
 }
 
 /// A port at its address; at a usual one, for clients on the machine, also at 127.0.0.1.
@@ -441,6 +454,11 @@ fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
     let inside = if port.to > 0 { port.to } else { port.value };
     let at = |host_ip| RequestedPort { host_ip, host: port.value, inside };
     std::iter::once(at(own)).chain(also.map(|ip| at(Some(ip)))).collect()
+}
+
+/// The addresses of an allocation on the bridge, IPv4 first.
+fn addresses_of(made: &Made) -> Vec<IpAddr> {
+    std::iter::once(made.address4.into()).chain(made.address6.map(IpAddr::from)).collect()
 }
 
 fn bridged_facts(made: &Made) -> Arc<Facts> {

@@ -13,7 +13,7 @@ mod wanted;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::SocketAddrV4,
+    net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -85,7 +85,7 @@ pub struct PublishedParts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PortState {
     owner: JobKey,
-    addresses: Vec<SocketAddrV4>,
+    addresses: Vec<SocketAddr>,
     /// Why it is not open.
     problem: Option<String>,
     /// The registrations that get connections.
@@ -260,8 +260,8 @@ impl PublishedServices {
             (Err(why), _) => return (Vec::new(), PortState { problem: Some(why.clone()), ..shown }),
             (Ok(_), Some(why)) => return (Vec::new(), PortState { problem: Some(why.to_owned()), ..shown }),
         };
-        shown.addresses = addresses.iter().map(|ip| SocketAddrV4::new(*ip, port)).collect();
-        let held = |at: &SocketAddrV4| HeldPort::held_for(Some((*at.ip()).into()), at.port());
+        shown.addresses = addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+        let held = |at: &SocketAddr| HeldPort::held_for(Some(at.ip()), at.port());
         let held: Vec<HeldPort> = shown.addresses.iter().flat_map(held).collect();
         if let Err(error) = self.holder.hold(&port.to_string(), &held) {
             let why = self.not_held(port, &error);
@@ -288,7 +288,7 @@ impl PublishedServices {
         }
     }
 
-    fn leads_somewhere(&self, addresses: &[SocketAddrV4]) -> bool {
+    fn leads_somewhere(&self, addresses: &[SocketAddr]) -> bool {
         let open = self.has_mark().then(|| self.kernel().ok()).flatten().map(|kernel| kernel.open_ports());
         matches!(open, Some(Ok(open)) if addresses.iter().any(|at| open.contains(at)))
     }

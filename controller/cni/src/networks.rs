@@ -24,7 +24,7 @@ use herdlet_network::{
     address,
     link::{self, InterfaceName},
     namespace::{Namespace, NamespaceId, Pin, Pins},
-    networks::{INTERFACE, LoneNetworks, NamespaceSource, NetworkError},
+    networks::{INTERFACE, LoneNetworks, NetworkError},
     port_owner::HeldPort,
     ports::{HoldError, PortHolder},
     socket::Protocol,
@@ -58,8 +58,6 @@ pub struct Request<'r> {
     pub args: &'r str,
     /// The ports that lead to it, if a plugin of the network maps ports.
     pub ports: &'r [PortMapping],
-    /// Its namespace.
-    pub namespace: NamespaceSource<'r>,
 }
 
 /// A network that is as wanted.
@@ -67,6 +65,8 @@ pub struct Request<'r> {
 pub struct AttachedNetwork {
     pub connection: Connection,
     pub namespace: NamespaceId,
+    /// Whether a plugin maps ports of the machine.
+    pub maps_ports: bool,
 }
 
 /// What an inspection has found.
@@ -143,7 +143,7 @@ impl CniNetworks {
     /// # Errors
     /// [`CniError`]. Nothing is left then, except what plugins could not detach; the record keeps that.
     pub fn up(&self, request: &Request<'_>) -> Result<AttachedNetwork, CniError> {
-        let Request { owner, network, args, ports, namespace } = *request;
+        let Request { owner, network, args, ports } = *request;
         if let State::Complete(made) = self.inspect(owner, Depth::Kernel)? {
             return Ok(made);
         }
@@ -161,20 +161,12 @@ impl CniNetworks {
             failures: 0,
             fault: None,
         };
-        if record.ports.len() < ports.len() {
-            let network = &record.network.name;
-            tracing::warn!(
-                alloc = owner,
-                network,
-                "no plugin of the CNI network maps ports: the allocation's ports are only numbers; use `address_mode: alloc` for services and their checks"
-            );
-        }
         self.hold(owner, &record.ports)?;
         if let Some(earlier) = self.record_of(owner)? {
             self.undo(owner, &earlier).map_err(|left| with_cause(earlier.fault, left))?;
         }
         self.records.write(owner, &record)?;
-        let attached = self.attach(owner, &record, namespace).and_then(|(made, result)| {
+        let attached = self.attach(owner, &record).and_then(|(made, result)| {
             (record.phase, record.result) = (Phase::Attached, Some(result));
             self.records.write(owner, &record)?;
             Ok(made)
@@ -315,13 +307,8 @@ impl CniNetworks {
         }
     }
 
-    fn attach(
-        &self,
-        owner: &str,
-        record: &Record,
-        source: NamespaceSource<'_>,
-    ) -> Result<(AttachedNetwork, Value), CniError> {
-        self.lone.up(owner, source)?;
+    fn attach(&self, owner: &str, record: &Record) -> Result<(AttachedNetwork, Value), CniError> {
+        self.lone.up(owner)?;
         let result = self.with_chain(owner, record, |chain| {
             chain.status()?;
             chain.add()
@@ -347,7 +334,8 @@ impl CniNetworks {
         {
             return Err(half_made(&record.network, &what));
         }
-        Ok(AttachedNetwork { connection, namespace: namespace.id().map_err(inspecting)? })
+        let namespace = namespace.id().map_err(inspecting)?;
+        Ok(AttachedNetwork { connection, namespace, maps_ports: maps_ports(&record.network) })
     }
 
     /// Detaches what is in a record.

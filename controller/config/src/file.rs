@@ -8,7 +8,10 @@ use std::{
     path::PathBuf,
 };
 
-use herdlet_api_types::manifest::{Span, Text};
+use herdlet_api_types::{
+    alloc::CoreSet,
+    manifest::{Span, Text},
+};
 use herdlet_plan::limits::DYNAMIC_PORTS;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -94,6 +97,8 @@ pub struct File {
     pub dynamic_ports: Option<PortRange>,
     /// Resources of this machine that allocations can't use.
     pub reserved: Reserved,
+    /// Cores that tasks with `cores` may get, such as `0-3,8`; default all that the agent may use.
+    pub reservable_cores: Option<String>,
     /// Total MHz of all processors, if the detected value is wrong.
     pub cpu_total_compute: Option<u64>,
     /// Memory in MiB, if the detected value is wrong.
@@ -244,6 +249,8 @@ pub struct Reserved {
     pub memory: u64,
     /// In MiB.
     pub disk: u64,
+    /// Cores that no task with `cores` gets, such as `0,4-5`.
+    pub cores: String,
     /// Ports and ranges of ports such as `22,80,8500-8600`.
     pub reserved_ports: String,
 }
@@ -386,6 +393,12 @@ impl File {
         }
         if let Err(message) = self.reserved.ports() {
             report("reserved.reserved_ports", message);
+        }
+        let reservable = self.reservable_cores.as_deref().unwrap_or_default();
+        for (at, text) in [("reserved.cores", &*self.reserved.cores), ("reservable_cores", reservable)] {
+            if CoreSet::parse(text).is_none() {
+                report(at, format!("must be numbers of cores and ranges such as 0,4-5, found {text:?}"));
+            }
         }
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, volume) in self.host_volumes.iter().enumerate() {

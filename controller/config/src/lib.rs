@@ -42,6 +42,7 @@ use std::{
 
 use herdlet_api_types::{
     Duration, InstanceId,
+    alloc::CoreSet,
     volume::{Volume, VolumeKind},
 };
 use herdlet_base::{
@@ -154,6 +155,10 @@ pub struct Config {
     pub reserved: Room,
     /// Ports that allocations can't use.
     pub reserved_ports: BTreeSet<u16>,
+    /// Cores that no task gets for itself.
+    pub reserved_cores: CoreSet,
+    /// The cores that tasks can get for themselves; `None` for all.
+    pub reservable_cores: Option<CoreSet>,
     /// Resources of the machine, if the detected values are wrong.
     pub total: Total,
     /// Whether to publish metrics of single tasks.
@@ -278,6 +283,20 @@ impl Config {
             cores: OfferedCores::Unsupported { why: "this agent offers none".to_owned() },
             reserved_ports: self.reserved_ports.clone(),
             start_offline: self.cluster.as_ref().is_some_and(|cluster| cluster.start_offline),
+        }
+    }
+
+    /// The cores that tasks may use alone, of those that the machine offers.
+    pub fn offered_cores(&self, offered: OfferedCores) -> OfferedCores {
+        let is_free = |core: &u16| {
+            let is_reservable = self.reservable_cores.as_ref().is_none_or(|cores| cores.0.contains(core));
+            is_reservable && !self.reserved_cores.0.contains(core)
+        };
+        match offered {
+            OfferedCores::Cores(cores) => {
+                OfferedCores::Cores(CoreSet(cores.0.into_iter().filter(is_free).collect()))
+            }
+            OfferedCores::Unsupported { .. } | OfferedCores::OfServers => offered,
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use herdlet_api_types::manifest::defaults::NODE_POOL;
+use herdlet_api_types::{alloc::CoreSet, manifest::defaults::NODE_POOL};
 use herdlet_base::ownership;
 use herdlet_fingerprint::HostNetwork;
 use herdlet_manifest::yaml::Problem;
@@ -163,6 +163,9 @@ impl Config {
             },
             // Invalid ports are already reported as problems of the file.
             reserved_ports: file.reserved.ports().unwrap_or_default(),
+            // The same holds for invalid cores.
+            reserved_cores: CoreSet::parse(&file.reserved.cores).unwrap_or_default(),
+            reservable_cores: file.reservable_cores.as_deref().and_then(CoreSet::parse),
             total: Total {
                 cpu_mhz: file.cpu_total_compute,
                 memory_mib: file.memory_total_mb,

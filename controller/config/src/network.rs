@@ -12,7 +12,7 @@ use herdlet_cni::config::Directories;
 use herdlet_fingerprint::{HostNetwork, Interface, is_link_local};
 use herdlet_network::{
     link::{Hairpin, InterfaceName},
-    subnet::Subnet4,
+    subnet::{Subnet4, Subnet6},
 };
 use herdlet_plan::job::ports as plan;
 use schemars::JsonSchema;
@@ -31,6 +31,8 @@ pub struct Section {
     pub bridge: Option<String>,
     /// Network of the bridge, which has the first address; default 172.26.80.0/20, or the next one to which no route leads.
     pub subnet: Option<String>,
+    /// IPv6 network of the bridge, such as fd00:37::/64; default none.
+    pub subnet6: Option<String>,
     /// Longest packet in bytes; default that of the machine's default route.
     #[schemars(range(min = 576, max = 65535))]
     pub mtu: Option<u32>,
@@ -53,6 +55,8 @@ pub struct Network {
     pub bridge: Option<InterfaceName>,
     /// Its network; `None` for one that is free.
     pub subnet: Option<Subnet4>,
+    /// Its IPv6 network, if it has one.
+    pub subnet6: Option<Subnet6>,
     /// The longest packet; `None` for that of the machine's default route.
     pub mtu: Option<u32>,
     /// Whether it sends back through a port what arrived through it.
@@ -81,16 +85,25 @@ const BRIDGE: &str = "herdlet";
 /// The shortest and the longest packet that a bridge of IPv4 can be made for.
 const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 
+/// The shortest packet that a bridge of IPv6 can be made for (RFC 8200).
+const MTU6_MIN: u32 = 1280;
+
 impl Section {
     /// Checks what the types can't express. Returns problems by field.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
         let bridge = self.bridge.as_deref().and_then(|name| InterfaceName::new(name).err());
         let subnet = self.subnet.as_deref().and_then(|text| text.parse::<Subnet4>().err());
-        let mtu = self.mtu.filter(|mtu| !MTU.contains(mtu));
-        let mtu = mtu.map(|mtu| format!("must be {} to {}, found {mtu}", MTU.start(), MTU.end()));
+        // In Nomad's files an empty text is none.
+        let subnet6 = self.subnet6.as_deref().filter(|text| !text.is_empty());
+        let invalid6 = subnet6.and_then(|text| text.parse::<Subnet6>().err());
+        let min = if subnet6.is_some() { MTU6_MIN } else { *MTU.start() };
+        let mtu = self.mtu.filter(|mtu| !(min..=*MTU.end()).contains(mtu));
+        let with = if subnet6.is_some() { " with an IPv6 network" } else { "" };
+        let mtu = mtu.map(|mtu| format!("must be {min} to {}{with}, found {mtu}", MTU.end()));
         let problems = [
             ("bridge", bridge.map(|error| error.to_string())),
             ("subnet", subnet.map(|error| error.to_string())),
+            ("subnet6", invalid6.map(|error| error.to_string())),
             ("mtu", mtu),
             ("cni_path", self.cni_path.as_deref().and_then(|path| path.split(':').find_map(relative))),
             ("cni_config_dir", self.cni_config_dir.as_deref().and_then(relative)),
@@ -105,6 +118,7 @@ impl Section {
         Network {
             bridge: self.bridge.or_else(plain).and_then(|name| InterfaceName::new(&name).ok()),
             subnet: self.subnet.and_then(|text| text.parse().ok()),
+            subnet6: self.subnet6.and_then(|text| text.parse().ok()),
             mtu: self.mtu,
             hairpin: if self.hairpin { Hairpin::On } else { Hairpin::Off },
             dns: if self.dns.unwrap_or(true) { NameServing::On } else { NameServing::Off },
@@ -139,8 +153,8 @@ impl Network {
         Ok(self.host_networks_on(&herdlet_fingerprint::interfaces()?))
     }
 
-    /// The same on a machine with these interfaces. IPv4 comes first, because a port of an IPv6 address leads to no network in mode
-    /// `bridge`; link-local addresses come late, because clients would have to name an interface, and loopback ones last.
+    /// The same on a machine with these interfaces. IPv4 comes first, because a port of an IPv6 address leads only to bridges with an IPv6
+    /// network; link-local addresses come late, because clients would have to name an interface, and loopback ones last.
     fn host_networks_on(&self, interfaces: &[Interface]) -> BTreeMap<String, plan::HostNetwork> {
         let mut found = BTreeMap::<String, plan::HostNetwork>::new();
         for network in &self.host_networks {
@@ -167,6 +181,7 @@ impl Default for Network {
         Self {
             bridge: None,
             subnet: None,
+            subnet6: None,
             mtu: None,
             hairpin: Hairpin::Off,
             dns: NameServing::On,
@@ -215,6 +230,7 @@ mod tests {
         let section = Section {
             bridge: Some("a/b".to_owned()),
             subnet: Some("172.26.64.0".to_owned()),
+            subnet6: Some("172.26.64.0/20".to_owned()),
             mtu: Some(60),
             cni_path: Some("/opt/cni/bin:cni".to_owned()),
             cni_config_dir: Some(String::new()),
@@ -226,12 +242,21 @@ mod tests {
                 "expected the name of an interface, 1 to 15 characters without blanks, `/` and `:`, found \"a/b\"",
             ),
             ("subnet", "expected a network such as 172.26.64.0/20, found \"172.26.64.0\""),
-            ("mtu", "must be 576 to 65535, found 60"),
+            ("subnet6", "expected a network such as fd00:37::/64, found \"172.26.64.0/20\""),
+            ("mtu", "must be 1280 to 65535 with an IPv6 network, found 60"),
             ("cni_path", "must be absolute paths of directories, found \"cni\""),
             ("cni_config_dir", "must be absolute paths of directories, found \"\""),
         ];
         assert_eq!(section.problems(), expected.map(|(at, message)| (at.to_owned(), message.to_owned())));
         assert_eq!(Section::default().problems(), []);
+        let mtu = Section { mtu: Some(60), ..Section::default() }.problems();
+        assert_eq!(mtu, [("mtu".to_owned(), "must be 576 to 65535, found 60".to_owned())]);
+        // Nomad's default.
+        let none = Section { subnet6: Some(String::new()), ..Section::default() };
+        assert_eq!((none.problems(), settled(none, STATE_DIR).subnet6), (Vec::new(), None));
+        let some = Section { subnet6: Some("fd00:37::/64".to_owned()), ..Section::default() };
+        assert_eq!(some.problems(), []);
+        assert!(settled(some, STATE_DIR).subnet6.is_some());
     }
 
     #[test]

@@ -39,7 +39,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::{AllocId, task::ExitResult};
+use herdlet_api_types::{AllocId, job::Task, task::ExitResult};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{
@@ -82,6 +82,13 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// are its own. Called before any other call about an attempt.
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         let _ = known;
+    }
+
+    /// Why each start of this task would be refused by the driver's options; none if it would not, or that is not known yet. Blocking:
+    /// it may query name services.
+    fn refusal(&self, task: &Task) -> Option<String> {
+        let _ = task;
+        None
     }
 
     /// Fetches what a start of this task needs and what may take long, such as an image. Called before each start, by the agent

@@ -13,7 +13,10 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_api_types::driver::{DriverInfo, built_in};
+use herdlet_api_types::{
+    driver::{DriverInfo, built_in},
+    job::{Job, Task},
+};
 use tokio::sync::watch;
 
 pub use follow::{DriverNews, Recorded};
@@ -95,6 +98,21 @@ impl Registry {
                 entries.departed.insert(name.to_owned());
             }
         });
+    }
+
+    /// A warning for each task that its driver would refuse to start, because of the driver's options. Blocking: drivers may query name
+    /// services.
+    pub fn refusals(&self, jobs: &[Job]) -> Vec<String> {
+        let entries = self.entries();
+        let warning = |job: &Job, task: &Task| {
+            let why = entries.get(&task.driver)?.driver.refusal(task)?;
+            Some(format!("job {}, task {}: its start will fail: {why}", job.key(), task.name))
+        };
+        let tasks = |job: &Job| -> Vec<String> {
+            let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+            tasks.filter_map(|task| warning(job, task)).collect()
+        };
+        jobs.iter().flat_map(tasks).collect()
     }
 
     /// Watches all drivers.

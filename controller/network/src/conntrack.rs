@@ -6,12 +6,13 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
 };
 
 use rustix::io::Errno;
 
 use crate::{
+    address::{bytes_of, family_of, ip_of},
     message::{self, Attributes, Message, REQUEST},
     socket::{NetlinkError, Object, Socket},
 };
@@ -36,6 +37,7 @@ const TUPLE_PROTOCOL: u16 = 2;
 const SOURCE4: u16 = 1;
 const DESTINATION4: u16 = 2;
 const SOURCE6: u16 = 3;
+const DESTINATION6: u16 = 4;
 
 /// Attributes of a protocol.
 const PROTOCOL_NUMBER: u16 = 1;
@@ -78,10 +80,10 @@ pub(crate) fn forget(socket: &mut Socket, targets: &BTreeSet<IpAddr>) -> Result<
         _ => forget_those(socket, Wanted::default(), |found| {
             let leads_there = || {
                 let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
-                let v4 = || Some(IpAddr::from(<[u8; 4]>::try_from(message::find(addresses, SOURCE4)?).ok()?));
-                let v6 =
-                    || Some(IpAddr::from(<[u8; 16]>::try_from(message::find(addresses, SOURCE6)?).ok()?));
-                Some(targets.contains(&v4().or_else(v6)?) && !has_ended(found))
+                let ip = [SOURCE4, SOURCE6]
+                    .into_iter()
+                    .find_map(|kind| message::find(addresses, kind).and_then(ip_of));
+                Some(targets.contains(&ip?) && !has_ended(found))
             };
             leads_there() == Some(true)
         }),
@@ -92,9 +94,8 @@ pub(crate) fn forget(socket: &mut Socket, targets: &BTreeSet<IpAddr>) -> Result<
 ///
 /// # Errors
 /// As [`forget`].
-pub(crate) fn forget_datagrams(socket: &mut Socket, target: SocketAddrV4) -> Result<(), NetlinkError> {
-    let meant = Side { ip: (*target.ip()).into(), port: target.port() };
-    forget_if(socket, meant.ip, |reply| Side::read(reply, (SOURCE4, SOURCE_PORT)).as_ref() == Some(&meant))
+pub(crate) fn forget_datagrams(socket: &mut Socket, target: SocketAddr) -> Result<(), NetlinkError> {
+    forget_if(socket, target.ip(), |reply| source_of(reply) == Some(target))
 }
 
 /// `is_meant` decides by the tuple of the connection's answers.
@@ -103,13 +104,15 @@ fn forget_if(
     target: IpAddr,
     is_meant: impl Fn(&[u8]) -> bool,
 ) -> Result<(), NetlinkError> {
-    let (family, kind, bytes) = match target {
-        IpAddr::V4(ip) => (INET, SOURCE4, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (INET6, SOURCE6, ip.octets().to_vec()),
-    };
+    let kind = if target.is_ipv4() { SOURCE4 } else { SOURCE6 };
+    let (family, bytes) = (family_of(target), bytes_of(target));
     let source = Attributes::new().with_nested(TUPLE_IP, &Attributes::new().with(kind, &bytes));
     let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
-    let attributes = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
+    let attributes = match target {
+        IpAddr::V4(_) => Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter),
+        // By an address of IPv6 kernels list all connections but those with it.
+        IpAddr::V6(_) => Attributes::new(),
+    };
     let leads_there = |found: &Object| {
         let reply = value(found, TUPLE_REPLY)?;
         let addresses = message::find(reply, TUPLE_IP)?;
@@ -127,35 +130,43 @@ pub(crate) fn forget_untranslated(
     socket: &mut Socket,
     ports: &BTreeSet<(Option<IpAddr>, u16)>,
 ) -> Result<(), NetlinkError> {
-    let protocol = Attributes::new().with(PROTOCOL_NUMBER, &[UDP]);
-    let tuple = Attributes::new().with_nested(TUPLE_PROTOCOL, &protocol);
-    let filter = Attributes::new().with_u32(FILTER_ORIGINAL, BY_PROTOCOL);
-    let attributes = Attributes::new().with_nested(TUPLE_ORIGINAL, &tuple).with_nested(FILTER, &filter);
-    let is_stale = |found: &Object| {
-        let original = Side::read(value(found, TUPLE_ORIGINAL)?, (DESTINATION4, DESTINATION_PORT))?;
-        let reply = Side::read(value(found, TUPLE_REPLY)?, (SOURCE4, SOURCE_PORT))?;
-        let is_mapped = |ip: Option<IpAddr>| ports.contains(&(ip, original.port));
-        Some(original == reply && (is_mapped(None) || is_mapped(Some(original.ip))))
+    let attributes = || {
+        let protocol = Attributes::new().with(PROTOCOL_NUMBER, &[UDP]);
+        let tuple = Attributes::new().with_nested(TUPLE_PROTOCOL, &protocol);
+        let filter = Attributes::new().with_u32(FILTER_ORIGINAL, BY_PROTOCOL);
+        Attributes::new().with_nested(TUPLE_ORIGINAL, &tuple).with_nested(FILTER, &filter)
     };
-    forget_those(socket, Wanted { family: INET, attributes }, |found| is_stale(found) == Some(true))
-}
-
-/// One side of a connection by UDP over IPv4.
-#[derive(PartialEq, Eq)]
-struct Side {
-    ip: IpAddr,
-    port: u16,
-}
-
-impl Side {
-    /// The side that these attributes of a tuple describe; none for another protocol.
-    fn read(tuple: &[u8], (address, port): (u16, u16)) -> Option<Self> {
-        let protocol = message::find(tuple, TUPLE_PROTOCOL)?;
-        let ip: [u8; 4] = message::find(message::find(tuple, TUPLE_IP)?, address)?.try_into().ok()?;
-        let port: [u8; 2] = message::find(protocol, port)?.try_into().ok()?;
-        let is_udp = message::find(protocol, PROTOCOL_NUMBER)? == [UDP];
-        is_udp.then(|| Self { ip: IpAddr::from(ip), port: u16::from_be_bytes(port) })
+    let is_stale = |found: &Object| {
+        let original = destination_of(value(found, TUPLE_ORIGINAL)?)?;
+        let reply = source_of(value(found, TUPLE_REPLY)?)?;
+        let is_mapped = |ip: Option<IpAddr>| ports.contains(&(ip, original.port()));
+        Some(original == reply && (is_mapped(None) || is_mapped(Some(original.ip()))))
+    };
+    let has_v6 = ports.iter().any(|(ip, _)| ip.is_none_or(|ip| ip.is_ipv6()));
+    for family in std::iter::once(INET).chain(has_v6.then_some(INET6)) {
+        let wanted = Wanted { family, attributes: attributes() };
+        forget_those(socket, wanted, |found| is_stale(found) == Some(true))?;
     }
+    Ok(())
+}
+
+/// Where the packets of a tuple come from; none for another protocol than UDP.
+fn source_of(tuple: &[u8]) -> Option<SocketAddr> {
+    side_of(tuple, ([SOURCE4, SOURCE6], SOURCE_PORT))
+}
+
+/// Where the packets of a tuple go; none for another protocol than UDP.
+fn destination_of(tuple: &[u8]) -> Option<SocketAddr> {
+    side_of(tuple, ([DESTINATION4, DESTINATION6], DESTINATION_PORT))
+}
+
+fn side_of(tuple: &[u8], (addresses, port): ([u16; 2], u16)) -> Option<SocketAddr> {
+    let protocol = message::find(tuple, TUPLE_PROTOCOL)?;
+    let found = message::find(tuple, TUPLE_IP)?;
+    let ip = addresses.into_iter().find_map(|kind| message::find(found, kind).and_then(ip_of))?;
+    let port: [u8; 2] = message::find(protocol, port)?.try_into().ok()?;
+    let is_udp = message::find(protocol, PROTOCOL_NUMBER)? == [UDP];
+    is_udp.then(|| SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
 /// Whether it is a connection by TCP that has ended. It leads nowhere: the kernel replaces it when its client uses the port again, and a
@@ -211,8 +222,7 @@ fn request(kind: u16, family: u8, attributes: Attributes) -> Message {
 }
 
 fn value(object: &Object, wanted: u16) -> Option<&[u8]> {
-    message::attributes_after(&object.body, HEADER_LEN)
-        .find_map(|(kind, value)| (kind == wanted).then_some(value))
+    message::find_after(&object.body, HEADER_LEN, wanted)
 }
 
 /// The states of the connections by TCP that lead to this address by a translation.

@@ -1,13 +1,11 @@
 //! What the machine's own network demands of a bridge: the longest packet, and networks that it must not overlap.
 
-use std::net::IpAddr;
-
 use crate::{
     address::{self, InterfaceAddress},
     link::{self, InterfaceName},
     route::{self, Route},
     socket::{NetlinkError, Socket},
-    subnet::Subnet4,
+    subnet::{Subnet, Subnet4},
 };
 
 /// The longest packet if no route leads to others.
@@ -35,12 +33,13 @@ const PREFIX_MIN: u8 = 8;
 /// If the kernel does not answer.
 pub fn overlap(
     socket: &mut Socket,
-    subnet: Subnet4,
+    subnet: impl Into<Subnet>,
     bridge: &InterfaceName,
 ) -> Result<Option<Route>, NetlinkError> {
-    let overlaps = |route: &Route| match route.destination {
-        (_, 0..PREFIX_MIN) | (IpAddr::V6(_), _) => false,
-        (IpAddr::V4(ip), prefix) => subnet.overlaps(ip, prefix),
+    let subnet = subnet.into();
+    let overlaps = |route: &Route| {
+        let (ip, prefix) = route.destination;
+        prefix >= PREFIX_MIN && subnet.overlaps(ip, prefix)
     };
     let routes = route::list(socket)?;
     // Not earlier: another thread may just have made the bridge.
@@ -75,6 +74,7 @@ mod tests {
     use crate::{
         link::{Bridge, Mac},
         socket::Protocol,
+        subnet::Subnet6,
         test_machine::on_machine,
     };
 
@@ -90,13 +90,20 @@ mod tests {
             address::add(&mut socket, uplink, &own).unwrap();
             route::set_default(&mut socket, "172.26.70.1".parse().unwrap(), uplink).unwrap();
             assert_eq!(mtu(&mut socket).unwrap(), 1400);
-            let subnet = "172.26.64.0/20".parse().unwrap();
+            let subnet: Subnet4 = "172.26.64.0/20".parse().unwrap();
             let other = InterfaceName::new("br").unwrap();
             let found = overlap(&mut socket, subnet, &other).unwrap().unwrap();
             assert_eq!(found.destination, ("172.26.70.0".parse().unwrap(), 24));
             assert_eq!(overlap(&mut socket, subnet, &name).unwrap(), None, "its own route");
-            let free = "10.0.0.0/8".parse().unwrap();
+            let free: Subnet4 = "10.0.0.0/8".parse().unwrap();
             assert_eq!(overlap(&mut socket, free, &other).unwrap(), None);
+            let own6 = InterfaceAddress { ip: "fd00:37::7".parse().unwrap(), prefix: 48 };
+            address::add(&mut socket, uplink, &own6).unwrap();
+            let taken: Subnet6 = "fd00:37::/64".parse().unwrap();
+            let found = overlap(&mut socket, taken, &other).unwrap().unwrap();
+            assert_eq!(found.destination, ("fd00:37::".parse().unwrap(), 48));
+            let free6: Subnet6 = "fd00:38::/64".parse().unwrap();
+            assert_eq!(overlap(&mut socket, free6, &other).unwrap(), None);
             // As a VPN has them that takes all connections.
             for half in ["0.0.0.0", "128.0.0.0"] {
                 let router = "172.26.70.1".parse().unwrap();

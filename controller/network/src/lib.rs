@@ -15,7 +15,7 @@
 //! | [`sysctl`], [`changed_settings`] | settings of the kernel; those of the machine that were changed |
 //! | [`nft`] | messages of nf_tables |
 //! | [`firewall`] | the rules of an instance, with mapped ports |
-//! | [`foreign`] | rules that let a bridge's packets through chains of others |
+//! | [`foreign`], `legacy_tables` | rules that let a bridge's packets through chains of others; tables of iptables-legacy |
 //! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
 //! | [`ports`], [`port_owner`] | sockets that hold mapped ports; the process that has a port |
 //! | [`host`] | what the machine's own network demands of a bridge |
@@ -29,6 +29,7 @@ mod conntrack;
 pub mod firewall;
 pub mod foreign;
 pub mod host;
+mod legacy_tables;
 pub mod link;
 pub mod message;
 pub mod namespace;

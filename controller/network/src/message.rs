@@ -204,6 +204,11 @@ pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(other, value)| (other == kind).then_some(value))
 }
 
+/// The value of the first attribute of this kind after a fixed part of this length.
+pub fn find_after(body: &[u8], fixed_len: usize, kind: u16) -> Option<&[u8]> {
+    find(body.get(fixed_len.next_multiple_of(4)..).unwrap_or_default(), kind)
+}
+
 /// A number in the machine's byte order.
 pub fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..at.checked_add(2)?)?.first_chunk()?))

@@ -13,9 +13,9 @@ use std::{
         unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
-    thread,
 };
 
+use herdlet_base::own_thread::on_own_thread;
 use rustix::{
     io::Errno,
     mount::{UnmountFlags, mount_bind, unmount},
@@ -82,7 +82,7 @@ impl Namespace {
     /// # Errors
     /// If the kernel refuses, for instance because too many exist.
     pub fn new() -> io::Result<Self> {
-        in_thread(|| {
+        on_own_thread("network", || {
             #[expect(unsafe_code, reason = "the other threads keep their namespace")]
             // SAFETY: descriptors stay shared, and only this thread changes.
             unsafe {
@@ -146,8 +146,7 @@ impl Namespace {
         }
         let found = socket.get(what, about(GET_NUMBER, Attributes::new()))?;
         let number = found.and_then(|found| {
-            message::attributes_after(&found.body, HEADER_LEN)
-                .find_map(|(kind, value)| (kind == NUMBER).then(|| message::read_u32(value, 0))?)
+            message::find_after(&found.body, HEADER_LEN, NUMBER).and_then(|value| message::read_u32(value, 0))
         });
         Ok(number.map(u32::cast_signed).filter(|number| *number >= 0))
     }
@@ -157,7 +156,7 @@ impl Namespace {
     /// # Errors
     /// If the namespace can't be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-        in_thread(|| {
+        on_own_thread("network", || {
             move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(work())
         })
@@ -174,14 +173,6 @@ impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
-}
-
-/// Runs something on a thread that ends then, so that nothing else runs in the namespace that it has entered.
-fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    thread::scope(|scope| {
-        let running = thread::Builder::new().name("network".to_owned()).spawn_scoped(scope, work)?;
-        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 /// What a file in the directory of namespaces is.

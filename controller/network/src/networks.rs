@@ -36,8 +36,6 @@ use crate::{
     foreign,
     link::{self, Hairpin, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
-    port_owner::HeldPort,
-    ports::{HoldError, PortHolder},
     socket::{Protocol, Socket},
     subnet::Subnet4,
 };
@@ -47,10 +45,8 @@ pub use drift::{Concern, RuleRepair};
 use name_server::ServedNames;
 
 pub use lone::LoneNetworks;
-pub use name_server::NameServer;
-pub use request::{
-    AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
-};
+pub use name_server::{NameServer, NameSockets};
+pub use request::{AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, NetworkState, RequestedPort};
 pub use status::BridgeStatus;
 
 /// The directory of files about changed settings of the machine, in that of files that last until the next boot.
@@ -76,7 +72,6 @@ pub struct Networks {
     pool: Arc<AddressPool>,
     cleanup: Cleanup,
     firewall: Firewall,
-    holder: PortHolder,
     changed_settings: ChangedSettings,
     /// Mapped ports by allocation, as far as this agent has seen them: to map them again if another program removes the table.
     /// Locked until the kernel has them or has them no more: what is mapped again must not be what another thread just unmaps.
@@ -112,7 +107,6 @@ impl Networks {
             cleanup: Cleanup::new(Arc::clone(&pool)),
             pool,
             firewall: Firewall::open(&config.instance, vec![bridge])?,
-            holder: PortHolder::default(),
             changed_settings: ChangedSettings::in_dir(config.runtime.join(SETTINGS)),
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
@@ -132,9 +126,7 @@ impl Networks {
     /// # Errors
     /// If something can't be made. What is there stays, for the next try.
     pub fn up(&self, request: &NetworkRequest<'_>) -> Result<AllocNetwork, NetworkError> {
-        if let Some((ip, port)) = self.unreachable_port(request) {
-            return Err(NetworkError::NoIpv6 { ip, port });
-        }
+        self.unreachable_port(request).map_or(Ok(()), Err)?;
         self.cleanup.wait_for(request.owner)?;
         let mut socket = open_socket()?;
         let bridge = self.ensure_bridge(&mut socket)?;
@@ -143,7 +135,7 @@ impl Networks {
         self.ensure_settings(&mut socket)?;
         self.pass_others();
         let address4 = self.claim(request)?;
-        let namespace = lone::ensure(&self.pins, request.owner, request.namespace)?;
+        let namespace = lone::ensure(&self.pins, request.owner)?;
         let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
         let addresses = self.addresses(address4);
         let (name, inner_name) = (self.link_name(request.owner)?, inner_name()?);
@@ -174,22 +166,6 @@ impl Networks {
             Some(address4) => Ok(self.firewall.has_ports(&self.port_maps(request, address4))?),
             None => Ok(false),
         }
-    }
-
-    /// The ports that are held, in order.
-    pub fn held_ports(&self) -> Vec<HeldPort> {
-        self.holder.held()
-    }
-
-    /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: a process that has a port
-    /// keeps it, and it is mapped nevertheless.
-    ///
-    /// # Errors
-    /// If another process has one of them.
-    pub fn hold_ports(&self, request: &NetworkRequest<'_>) -> Result<(), HoldError> {
-        let held = |port: &RequestedPort| HeldPort::held_for(port.host_ip, port.host);
-        let ports: Vec<HeldPort> = request.ports.iter().flat_map(held).collect();
-        self.holder.hold(request.owner, &ports)
     }
 
     /// Inspects an allocation's network.
@@ -261,9 +237,6 @@ impl Networks {
             return Ok(());
         }
         let unmapped = self.unmap_ports(owner);
-        if unmapped.is_ok() {
-            self.holder.release(owner);
-        }
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
         unmapped.and(removed)?;
         let address4 = self.pool.find(owner)?;
@@ -354,10 +327,9 @@ impl Networks {
 
     /// The address of an allocation. It keeps the one in its namespace if only the claim is gone.
     fn claim(&self, request: &NetworkRequest<'_>) -> Result<Ipv4Addr, NetworkError> {
-        let preferred = match (self.pool.find(request.owner)?, request.preferred) {
-            (Some(own), _) => Some(own),
-            (None, Some(preferred)) => Some(preferred),
-            (None, None) => self.address_inside(request.owner)?,
+        let preferred = match self.pool.find(request.owner)? {
+            Some(own) => Some(own),
+            None => self.address_inside(request.owner)?,
         };
         match self.pool.claim(request.owner, preferred) {
             Err(PoolError::Full(_)) => {
@@ -404,10 +376,16 @@ impl Networks {
         request.ports.iter().flat_map(|port| targets.iter().map(move |ip| map(port, *ip))).collect()
     }
 
-    /// A port at an IPv6 address of the machine, if the allocation gets none.
-    fn unreachable_port(&self, request: &NetworkRequest<'_>) -> Option<(IpAddr, u16)> {
-        let at_v6 = |port: &RequestedPort| Some((port.host_ip.filter(IpAddr::is_ipv6)?, port.host));
-        if self.config.subnet6.is_some() { None } else { request.ports.iter().find_map(at_v6) }
+    /// Why a port at an IPv6 address of the machine can't lead to the allocation.
+    fn unreachable_port(&self, request: &NetworkRequest<'_>) -> Option<NetworkError> {
+        let why = |port: &RequestedPort| {
+            let (ip, port) = (port.host_ip.filter(IpAddr::is_ipv6)?, port.host);
+            match self.config.subnet6 {
+                None => Some(NetworkError::NoIpv6 { ip, port }),
+                Some(_) => ip.is_loopback().then_some(NetworkError::Loopback6 { port }),
+            }
+        };
+        request.ports.iter().find_map(why)
     }
 
     fn addresses(&self, address4: Ipv4Addr) -> Vec<InterfaceAddress> {

@@ -17,6 +17,7 @@ const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 
 const NEW_TABLE: u16 = 0;
+const GET_TABLE: u16 = 1;
 const DELETE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
 const GET_CHAIN: u16 = 4;
@@ -38,6 +39,7 @@ const HEADER_LEN: usize = 4;
 const LIST_ITEM: u16 = 1;
 
 const TABLE_NAME: u16 = 1;
+const TABLE_OWNER: u16 = 7;
 
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;

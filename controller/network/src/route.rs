@@ -93,10 +93,7 @@ fn read(object: &Object) -> Option<Route> {
     }
     let body = &object.body;
     let [family, prefix, _, _, table, _, _, kind] = *body.first_chunk()?;
-    let value = |wanted: u16| {
-        message::attributes_after(body, HEADER_LEN)
-            .find_map(|(kind, value)| (kind == wanted).then_some(value))
-    };
+    let value = |wanted: u16| message::find_after(body, HEADER_LEN, wanted);
     let number = |wanted: u16| value(wanted).and_then(|value| message::read_u32(value, 0));
     let table = number(TABLE).unwrap_or(u32::from(table));
     if table != u32::from(TABLE_MAIN) || kind != UNICAST {

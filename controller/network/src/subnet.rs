@@ -28,12 +28,26 @@ pub struct Subnet6 {
     prefix: u8,
 }
 
+/// A network of a bridge, of either family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subnet {
+    /// IPv4.
+    V4(Subnet4),
+    /// IPv6.
+    V6(Subnet6),
+}
+
 /// The text is no network for a bridge.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotASubnet {
     /// It has another form.
-    #[error("expected a network such as 172.26.64.0/20, found {0:?}")]
-    Form(String),
+    #[error("expected a network such as {example}, found {text:?}")]
+    Form {
+        /// The text.
+        text: String,
+        /// A network.
+        example: &'static str,
+    },
     /// It is too small.
     #[error("expected a network with a prefix of at most {max} bits, found {text:?}")]
     Small {
@@ -44,15 +58,20 @@ pub enum NotASubnet {
     },
     /// It has addresses that no interface of a bridge can have.
     #[error(
-        "expected a network of addresses for interfaces, such as 172.26.64.0/20, found {text:?}, which includes {reserved}"
+        "expected a network of addresses for interfaces, such as {example}, found {text:?}, which includes {reserved}"
     )]
     Reserved {
         /// The network.
         text: String,
+        /// A network that is possible.
+        example: &'static str,
         /// What it includes.
         reserved: &'static str,
     },
 }
+
+const EXAMPLE4: &str = "172.26.64.0/20";
+const EXAMPLE6: &str = "fd00:37::/64";
 
 /// Networks without addresses for interfaces of a bridge: base, length of the prefix, name.
 const RESERVED4: [(Ipv4Addr, u8, &str); 4] = [
@@ -61,6 +80,36 @@ const RESERVED4: [(Ipv4Addr, u8, &str); 4] = [
     (Ipv4Addr::new(169, 254, 0, 0), 16, "169.254.0.0/16 (link-local)"),
     (Ipv4Addr::new(224, 0, 0, 0), 3, "224.0.0.0/3 (multicast and reserved)"),
 ];
+
+/// The same for IPv6. The first one has the loopback address, and those that stand for IPv4 addresses.
+const RESERVED6: [(Ipv6Addr, u8, &str); 3] = [
+    (Ipv6Addr::UNSPECIFIED, 8, "::/8 (reserved)"),
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "fe80::/10 (link-local)"),
+    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8, "ff00::/8 (multicast)"),
+];
+
+impl Subnet {
+    /// Whether it and a network of a route have addresses in common.
+    pub fn overlaps(&self, ip: IpAddr, prefix: u8) -> bool {
+        match (self, ip) {
+            (Self::V4(subnet), IpAddr::V4(ip)) => subnet.overlaps(ip, prefix),
+            (Self::V6(subnet), IpAddr::V6(ip)) => subnet.overlaps(ip, prefix),
+            (Self::V4(_), IpAddr::V6(_)) | (Self::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+impl From<Subnet4> for Subnet {
+    fn from(subnet: Subnet4) -> Self {
+        Self::V4(subnet)
+    }
+}
+
+impl From<Subnet6> for Subnet {
+    fn from(subnet: Subnet6) -> Self {
+        Self::V6(subnet)
+    }
+}
 
 impl Subnet4 {
     /// 172.26.80.0/20: beside the network of Nomad's bridge.
@@ -132,11 +181,17 @@ impl Subnet6 {
         let hosts = u128::MAX.checked_shr(u32::from(self.prefix)).unwrap_or_default();
         (self.base.to_be_bytes(), (!hosts).to_be_bytes())
     }
+
+    /// Whether it and a network of a route have addresses in common.
+    pub fn overlaps(&self, ip: Ipv6Addr, prefix: u8) -> bool {
+        let shorter = u32::from(self.prefix.min(prefix));
+        (self.base ^ ip.to_bits()).leading_zeros() >= shorter
+    }
 }
 
 /// Splits a network into its address and the length of its prefix.
-fn parts<A: FromStr>(text: &str) -> Result<(A, u8), NotASubnet> {
-    let error = || NotASubnet::Form(text.to_owned());
+fn parts<A: FromStr>(text: &str, example: &'static str) -> Result<(A, u8), NotASubnet> {
+    let error = || NotASubnet::Form { text: text.to_owned(), example };
     let (ip, prefix) = text.split_once('/').ok_or_else(error)?;
     Ok((ip.parse().map_err(|_| error())?, prefix.parse().map_err(|_| error())?))
 }
@@ -145,14 +200,16 @@ impl FromStr for Subnet4 {
     type Err = NotASubnet;
 
     fn from_str(text: &str) -> Result<Self, NotASubnet> {
-        let (ip, prefix) = parts::<Ipv4Addr>(text)?;
+        let (ip, prefix) = parts::<Ipv4Addr>(text, EXAMPLE4)?;
         if prefix > PREFIX4_MAX {
             return Err(NotASubnet::Small { text: text.to_owned(), max: PREFIX4_MAX });
         }
         let hosts = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or_default();
         let subnet = Self { base: ip.to_bits() & !hosts, prefix };
         match RESERVED4.iter().find(|(base, prefix, _)| subnet.overlaps(*base, *prefix)) {
-            Some((_, _, reserved)) => Err(NotASubnet::Reserved { text: text.to_owned(), reserved }),
+            Some((_, _, reserved)) => {
+                Err(NotASubnet::Reserved { text: text.to_owned(), example: EXAMPLE4, reserved })
+            }
             None => Ok(subnet),
         }
     }
@@ -162,12 +219,27 @@ impl FromStr for Subnet6 {
     type Err = NotASubnet;
 
     fn from_str(text: &str) -> Result<Self, NotASubnet> {
-        let (ip, prefix) = parts::<Ipv6Addr>(text)?;
+        let (ip, prefix) = parts::<Ipv6Addr>(text, EXAMPLE6)?;
         if prefix > PREFIX6_MAX {
             return Err(NotASubnet::Small { text: text.to_owned(), max: PREFIX6_MAX });
         }
         let hosts = u128::MAX.checked_shr(u32::from(prefix)).unwrap_or_default();
-        Ok(Self { base: ip.to_bits() & !hosts, prefix })
+        let subnet = Self { base: ip.to_bits() & !hosts, prefix };
+        match RESERVED6.iter().find(|(base, prefix, _)| subnet.overlaps(*base, *prefix)) {
+            Some((_, _, reserved)) => {
+                Err(NotASubnet::Reserved { text: text.to_owned(), example: EXAMPLE6, reserved })
+            }
+            None => Ok(subnet),
+        }
+    }
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::V4(subnet) => subnet.fmt(f),
+            Self::V6(subnet) => subnet.fmt(f),
+        }
     }
 }
 
@@ -196,6 +268,12 @@ mod tests {
         }
         for text in ["10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10", "198.51.100.0/30"] {
             assert!(text.parse::<Subnet4>().is_ok(), "{text}");
+        }
+        for text in ["::/64", "::/0", "::ffff:0:0/96", "fe80::/64", "ff02::/16", "8000::/1"] {
+            assert!(matches!(text.parse::<Subnet6>(), Err(NotASubnet::Reserved { .. })), "{text}");
+        }
+        for text in ["fd00:37::/64", "2001:db8::/96"] {
+            assert!(text.parse::<Subnet6>().is_ok(), "{text}");
         }
     }
 
@@ -258,5 +336,9 @@ mod tests {
             overlaps([172, 26, 64, 0], 20) && overlaps([172, 26, 70, 0], 24) && overlaps([172, 16, 0, 0], 12)
         );
         assert!(!overlaps([172, 26, 80, 0], 20) && !overlaps([10, 0, 0, 0], 8));
+        let subnet = Subnet::from("fd00:37::/64".parse::<Subnet6>().unwrap());
+        let overlaps = |ip: &str, prefix| subnet.overlaps(ip.parse().unwrap(), prefix);
+        assert!(overlaps("fd00:37::7", 128) && overlaps("fd00::", 8) && overlaps("::", 0));
+        assert!(!overlaps("fd00:37:0:1::", 64) && !overlaps("0.0.0.0", 0));
     }
 }

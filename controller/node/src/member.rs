@@ -109,7 +109,8 @@ impl Member {
         };
         let snapshots =
             Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
-        let cores = offered_cores(&agent.isolation).available().cloned().unwrap_or_default();
+        let cores = config.offered_cores(offered_cores(&agent.isolation));
+        let cores = cores.available().cloned().unwrap_or_default();
         let describer = Describer::start(config, &cluster, (found, cores))?;
         let asked: Arc<LazyServers> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {

@@ -45,6 +45,9 @@ pub struct Facts {
     /// The network that the allocation's tasks share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<AllocNetwork>,
+    /// What its users should know about it: an event of each task that uses the part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// When the part is to be renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renew_at: Option<Deadline>,
@@ -213,6 +216,7 @@ impl Facts {
             devices: Vec::new(),
             root: None,
             network: None,
+            message: None,
             renew_at: None,
             outputs: Vec::new(),
         }

@@ -197,7 +197,14 @@ fn publication(scope: &Scope<'_>, service: &Service, label: &str) -> Option<Publ
     let mode = if scope.workload.alloc_network.is_some() { AddressMode::Alloc } else { AddressMode::Host };
     // An invalid port makes the registration fail.
     let target = address::resolve(scope, mode, label, "").unwrap_or_default();
-    Some(Publication { port, host_network, target_address: target.ip, target_port: target.port })
+    let target_address6 = scope.workload.alloc_network.and_then(|network| network.address6.clone());
+    Some(Publication {
+        port,
+        host_network,
+        target_address6: target_address6.filter(|ip| *ip != target.ip),
+        target_address: target.ip,
+        target_port: target.port,
+    })
 }
 
 /// `_herdlet-task-<alloc>-<task, or group-GROUP>-<service>-<port label>`. Without a port the last dash remains.

@@ -38,7 +38,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, job::Task};
 use herdlet_base::error::in_full;
 use herdlet_base::signal;
 use herdlet_driver::{
@@ -68,6 +68,13 @@ pub trait Translate: Debug + Send + Sync + 'static {
     /// The limits of a task, without that of its processes.
     fn limits(&self, task: &TaskConfig) -> Limits {
         Limits::of_attempt(task)
+    }
+
+    /// Why the driver's options refuse a task; none if they don't, or that is not known before its start. Blocking: it may query name
+    /// services.
+    fn refusal(&self, task: &Task) -> Option<String> {
+        let _ = task;
+        None
     }
 
     /// The main process of a task. Makes what it needs, such as a root with mounts, before each start; repeating that is safe.
@@ -222,6 +229,10 @@ impl TaskDriver for Engine {
 
     fn exits(&self) -> BoxStream<'static, Exited> {
         self.shared.exits.stream()
+    }
+
+    fn refusal(&self, task: &Task) -> Option<String> {
+        self.shared.translate.refusal(task)
     }
 
     fn events(&self) -> BoxStream<'static, TaskEvent> {

@@ -23,6 +23,7 @@ use std::{
 
 use herdlet_api_types::{
     driver::{ConfigCheck, ConfigFinding, DriverInfo, EXEC, ExecOptions, Planned, machine_user},
+    job::Task,
     manifest::{
         Text,
         driver::{ExecConfig, NamespaceMode},
@@ -201,6 +202,15 @@ impl<V: Variant> Translate for IsolatedDriver<V> {
 
     fn constancy(&self) -> Constancy {
         self.variant.constancy()
+    }
+
+    fn refusal(&self, task: &Task) -> Option<String> {
+        let config = self.variant.surroundings(&task.config).ok()?;
+        let modes = self.policy.modes(&config).map(drop);
+        let capabilities = self.policy.capabilities(&config).map(drop);
+        let user = login::known_user(self.variant.driver(), task);
+        let user = user.map_or(Ok(()), |(name, user)| self.policy.check_user(&name, &user));
+        modes.and(capabilities).and(user).err().map(|error| error.why())
     }
 
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {

@@ -2,9 +2,10 @@
 //!
 //! In: a user that was found, or why none was. Out: variables, errors of drivers.
 
+use herdlet_api_types::{driver::machine_user, job::Task};
 use herdlet_base::{
     observation::Class,
-    user::{Login, UserError},
+    user::{self, Credentials, Login, UserError},
 };
 use herdlet_driver::DriverError;
 
@@ -23,6 +24,13 @@ pub(crate) fn no_user(error: UserError) -> DriverError {
         Class::Retry => DriverError::retry(error),
         Class::Fatal => DriverError::fatal(error),
     }
+}
+
+/// The name and the ids of the user of a task that is not to be started yet; none for the agent's own user, and while the name is not
+/// known to this machine.
+pub(crate) fn known_user(driver: &str, task: &Task) -> Option<(String, Credentials)> {
+    let name = machine_user(driver, task.user.as_deref())?;
+    Some((name.to_owned(), user::find(name).ok()?))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use std::{
 
 use herdlet_api_types::{
     driver::{ConfigCheck, ConfigFinding, DriverInfo, Planned, QEMU, QemuOptions, Verdict, machine_user},
+    job::Task,
     manifest::driver::QemuConfig,
 };
 use herdlet_base::user::{self, Credentials};
@@ -120,6 +121,11 @@ impl Translate for Qemu {
             Some(_) => limits,
             None => Limits { memory_bytes: None, memory_low_bytes: limits.memory_bytes, ..limits },
         }
+    }
+
+    fn refusal(&self, task: &Task) -> Option<String> {
+        let (name, user) = login::known_user(QEMU, task)?;
+        self.denied.check_user(&name, &user).err().map(|error| error.why())
     }
 
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {

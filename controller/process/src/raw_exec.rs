@@ -16,6 +16,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     driver::{DriverInfo, RAW_EXEC, RawExecOptions},
+    job::Task,
     manifest::{Text, driver::RawExecConfig},
 };
 use herdlet_base::user::{self, Login};
@@ -59,6 +60,11 @@ impl Translate for RawExec {
             Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
         };
         Fingerprint { health: Health::Healthy, description, attributes: BTreeMap::new() }
+    }
+
+    fn refusal(&self, task: &Task) -> Option<String> {
+        let (_, user) = login::known_user(RAW_EXEC, task)?;
+        self.denied.check(user.uid, &user.groups).err().map(|error| error.why())
     }
 
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {

@@ -8,6 +8,7 @@ use std::{
     path::Path,
 };
 
+use herdlet_base::own_thread::on_own_thread;
 use rustix::{
     fs::symlinkat,
     io::Errno,
@@ -17,7 +18,7 @@ use rustix::{
 use crate::{
     frame::{Frame, put},
     image,
-    kernel::{self, Depth, in_thread},
+    kernel::{self, Depth},
     memory::Memory,
     overlay::{self, Refusal},
     place::{directory, file},
@@ -32,7 +33,7 @@ use crate::{
 /// [`RootError::Busy`] while a process of an earlier root of the same task lives. Other errors are of the machine or of the
 /// description: a missing task directory, or a bind without its source.
 pub fn build(seed: &Seed, root: &Root) -> Result<Built, RootError> {
-    in_thread(|| {
+    on_own_thread("root", || {
         let sources = Sources::open(root)?;
         seed.enter_copy().map_err(failed("enter a mount namespace for", &root.task))?;
         Builder::new(root, &sources)?.run(&sources)

@@ -7,7 +7,6 @@ use std::{
     io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
-    thread,
 };
 
 use rustix::{
@@ -129,14 +128,4 @@ fn set_attributes(mount: BorrowedFd<'_>, depth: Depth, attributes: Attributes) -
         )
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Runs something on a thread that ends then, so that nothing else runs in the namespace that it enters.
-pub(crate) fn in_thread<T: Send, E: Send + From<io::Error>>(
-    work: impl FnOnce() -> Result<T, E> + Send,
-) -> Result<T, E> {
-    thread::scope(|scope| {
-        let running = thread::Builder::new().name("root".to_owned()).spawn_scoped(scope, work)?;
-        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }

@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 
+use herdlet_base::own_thread::on_own_thread;
 use rustix::{
     fs::{CWD, Mode, OFlags, mkdirat, openat},
     mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount},
@@ -17,7 +18,7 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
-use crate::kernel::{self, Depth, in_thread};
+use crate::kernel::{self, Depth};
 
 /// The place of the next root.
 pub(crate) const ROOT: &str = "/root";
@@ -40,7 +41,7 @@ impl Seed {
     /// # Errors
     /// Without root, or if the kernel is older than Linux 5.12.
     pub fn new() -> io::Result<Self> {
-        in_thread(|| {
+        on_own_thread("root", || {
             leave_mounts()?;
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
             let namespace = OwnedFd::from(File::open("/proc/thread-self/ns/mnt")?);
@@ -111,7 +112,7 @@ mod tests {
             return;
         }
         let seed = Seed::new().unwrap();
-        let mounts = in_thread(|| {
+        let mounts = on_own_thread("root", || {
             seed.enter_copy()?;
             std::fs::read_to_string("/proc/thread-self/mountinfo")
         });

@@ -5,7 +5,7 @@
 use herdlet_agent::networks::{AllocNetworks, Machine, NO_PERMISSION, Permission, dropping_chains};
 use herdlet_api_types::{
     InstanceId,
-    network::{BridgeView, DroppingChain, NetworkView},
+    network::{BridgeView, ChainLock, DroppingChain, NetworkView},
 };
 use herdlet_config::Config;
 
@@ -47,6 +47,11 @@ fn finding(dropping: Result<Vec<DroppingChain>, String>, bridge: Option<&BridgeV
         }
     };
     let obstacle = bridge.and_then(|bridge| Some((bridge, bridge.obstacles().next()?)));
+    // Before the first allocation, too: no agent can add its rules there.
+    let locked = dropping.iter().find_map(|chain| Some((chain, chain.lock.as_ref()?)));
+    if let Some((chain, lock)) = locked {
+        return locked_finding(chain, lock, bridge.map_or("BRIDGE", |bridge| &bridge.name));
+    }
     if let Some((bridge, chain)) = obstacle {
         let (name, title) = (&bridge.name, chain.title());
         let place = format!("{} {} {}", chain.family, chain.table, chain.rules_in);
@@ -74,6 +79,34 @@ fn finding(dropping: Result<Vec<DroppingChain>, String>, bridge: Option<&BridgeV
     Finding::ok(CHECK, message)
 }
 
+fn locked_finding(chain: &DroppingChain, lock: &ChainLock, bridge: &str) -> Finding {
+    let title = chain.title();
+    let (why, remedy) = match lock {
+        ChainLock::Owned { by } => (
+            format!("only {} can change its table", by.as_deref().unwrap_or("the program that has made it")),
+            format!(
+                "let it accept packets of the bridge, with firewalld `firewall-cmd --permanent --zone=trusted --add-interface={bridge}`, or set \
+                 `NftablesTableOwner=no` in /etc/firewalld/firewalld.conf: then the agent adds rules"
+            ),
+        ),
+        ChainLock::Legacy => {
+            let program = if chain.family == "ip6" { "ip6tables-legacy" } else { "iptables-legacy" };
+            (
+                format!("it is a chain of {program}, to which the agent can't add rules"),
+                format!(
+                    "`{program} -I {place} -i {bridge} -j ACCEPT` and `{program} -I {place} -o {bridge} -j ACCEPT`, or use iptables-nft",
+                    place = chain.chain
+                ),
+            )
+        }
+    };
+    Finding::warning(
+        CHECK,
+        format!("mode bridge: {title} drops forwarded packets that no rule of it accepts, and {why}"),
+        remedy,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +119,28 @@ mod tests {
             chain: "FORWARD".to_owned(),
             rules_in: "DOCKER-USER".to_owned(),
             is_passed,
+            lock: None,
+        }
+    }
+
+    #[test]
+    fn chain_that_only_another_program_can_change_is_named_with_it() {
+        let owned = |by: Option<&str>| ChainLock::Owned { by: by.map(str::to_owned) };
+        for (lock, parts) in [
+            (
+                owned(Some("firewalld (process 812)")),
+                ["only firewalld (process 812) can change", "NftablesTableOwner=no"],
+            ),
+            (owned(None), ["only the program that has made it", "--add-interface=BRIDGE"]),
+            (
+                ChainLock::Legacy,
+                ["a chain of iptables-legacy", "iptables-legacy -I FORWARD -o BRIDGE -j ACCEPT"],
+            ),
+        ] {
+            let found = finding(Ok(vec![DroppingChain { lock: Some(lock), ..chain(false) }]), None);
+            assert_eq!(found.verdict, Verdict::Warning);
+            let shown = format!("{} {}", found.message, found.hint.unwrap_or_default());
+            assert!(parts.iter().all(|part| shown.contains(part)), "{shown}");
         }
     }
 
@@ -94,6 +149,7 @@ mod tests {
         let bridge = |is_passed| BridgeView {
             name: "herdlet".to_owned(),
             address: "172.26.80.1/20".to_owned(),
+            address6: None,
             mtu: 1500,
             addresses_used: 0,
             addresses_max: 4093,

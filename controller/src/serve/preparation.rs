@@ -97,7 +97,7 @@ pub(super) fn prepare(config: &Config, consul: &ConsulConfig) -> anyhow::Result<
 fn facts_of(config: &Config, instance: &Instance, member: Option<&Member>) -> Facts {
     let mut total = config.total();
     let mut node = config.node_facts(&instance.id, total);
-    if let OfferedCores::Cores(cores) = offered_cores(&instance.isolation) {
+    if let OfferedCores::Cores(cores) = config.offered_cores(offered_cores(&instance.isolation)) {
         node.attributes.insert("cpu.reservablecores".to_owned(), cores.0.len().to_string());
         total.cores = u64::try_from(cores.0.len()).unwrap_or(u64::MAX);
     }

@@ -6,14 +6,17 @@
 use std::{
     fmt::Write as _,
     fs::{self, DirBuilder, Permissions},
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     net::IpAddr,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
 use herdlet_api_types::job::{Dns, Group};
-use herdlet_base::durable;
+use herdlet_base::{
+    durable,
+    resolver::{self, BYTES_MAX},
+};
 
 /// Their directory. No task has such a name.
 const DIR: &str = ".network";
@@ -21,12 +24,9 @@ const DIR: &str = ".network";
 const HOSTS: &str = "hosts";
 const RESOLVER: &str = "resolv.conf";
 
-/// The longest file of the machine that is read.
-const BYTES_MAX: usize = 64 * 1024;
-
 /// The machine's name servers: its own file, and where that names only a resolver on the machine, the file with those to which
 /// that resolver forwards.
-const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+const RESOLV_CONF: [&str; 2] = [resolver::CONFIG, "/run/systemd/resolve/resolv.conf"];
 
 /// A file can't be read or written. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +56,10 @@ pub enum Connection<'c> {
         /// The name of the machine that tasks see, if it is not the machine's own.
         name: Option<&'c str>,
     },
-    /// It has an address, under this name.
-    Address {
-        /// The address.
-        ip: IpAddr,
+    /// It has addresses, under this name.
+    Addresses {
+        /// The addresses.
+        ips: &'c [IpAddr],
         /// The name of the machine that tasks see.
         name: &'c str,
         /// The agent's name server, which is asked before those of the machine.
@@ -70,7 +70,7 @@ pub enum Connection<'c> {
 impl NetworkFiles {
     /// Those for a network on this machine whose tasks resolve names in this way.
     pub fn for_connection(connection: Connection<'_>, dns: &Dns) -> Self {
-        let of_machine = of_machine(connection, read_start);
+        let of_machine = of_machine(connection, |path| resolver::read(Path::new(path)));
         Self { hosts: hosts(connection), resolv_conf: with_dns(&of_machine, dns) }
     }
 
@@ -140,17 +140,6 @@ fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The start of a regular file of the machine; none if there is no such file.
-fn read_start(path: &str) -> Option<String> {
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 fn is_right(path: &Path, text: &str) -> bool {
     fs::symlink_metadata(path).is_ok_and(|about| about.is_file())
         && fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
@@ -173,7 +162,9 @@ fn hosts(connection: Connection<'_>) -> Option<String> {
         Connection::Machine => None,
         Connection::None { name: None } => Some(text.to_owned()),
         Connection::None { name: Some(name) } => Some(format!("{text}127.0.0.1 {name}\n")),
-        Connection::Address { ip, name, .. } => Some(format!("{text}{ip} {name}\n")),
+        Connection::Addresses { ips, name, .. } => {
+            Some(ips.iter().fold(text.to_owned(), |text, ip| format!("{text}{ip} {name}\n")))
+        }
     }
 }
 
@@ -182,7 +173,7 @@ fn of_machine(connection: Connection<'_>, read: impl Fn(&str) -> Option<String>)
     match connection {
         Connection::Machine => lines_of(&read(RESOLV_CONF[0]).unwrap_or_default(), |_| true),
         Connection::None { .. } => String::new(),
-        Connection::Address { name_server, .. } => {
+        Connection::Addresses { name_server, .. } => {
             let own = name_server.map(|ip| format!("nameserver {ip}\n")).unwrap_or_default();
             own + &resolv_conf(read)
         }
@@ -237,12 +228,9 @@ fn has_server(text: &str) -> bool {
     text.lines().any(|line| server(line).is_some())
 }
 
-/// The address of a line that names a name server.
+/// The address of a line that names a name server, without the interface that an IPv6 address may name.
 fn server(line: &str) -> Option<IpAddr> {
-    let mut words = line.split_ascii_whitespace();
-    let address = words.next().filter(|word| *word == "nameserver").and(words.next())?;
-    // An IPv6 address may name an interface.
-    address.split('%').next()?.parse().ok()
+    resolver::server(line)?.split('%').next()?.parse().ok()
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NetworkFilesError {
@@ -301,8 +289,11 @@ mod tests {
         assert!(!hosts(Connection::None { name: None }).unwrap().contains("node1"));
         let alone = hosts(Connection::None { name: Some("web-1") }).unwrap();
         assert_eq!(alone.lines().last(), Some("127.0.0.1 web-1"));
-        let ip = "172.26.80.2".parse().unwrap();
-        let text = hosts(Connection::Address { ip, name: "node1", name_server: None }).unwrap();
+        let ips = ["172.26.80.2", "fd00:37::2"].map(|ip| ip.parse().unwrap());
+        let of =
+            |ips: &[IpAddr]| hosts(Connection::Addresses { ips, name: "node1", name_server: None }).unwrap();
+        assert!(of(&ips).ends_with("\n172.26.80.2 node1\nfd00:37::2 node1\n"));
+        let text = of(&ips[..1]);
         assert_eq!(text.lines().last(), Some("172.26.80.2 node1"));
         assert_eq!(text.lines().next(), Some("127.0.0.1 localhost"));
     }
@@ -316,9 +307,9 @@ mod tests {
             searches: list(searches),
             options: list(options),
         };
-        let ip = "172.26.80.2".parse().unwrap();
-        let (own, alone) =
-            (Connection::Address { ip, name: "node1", name_server: None }, Connection::None { name: None });
+        let ips = ["172.26.80.2".parse().unwrap()];
+        let own = Connection::Addresses { ips: &ips, name: "node1", name_server: None };
+        let alone = Connection::None { name: None };
         for (connection, dns, expected) in [
             (Connection::Machine, dns(&[], &[], &[]), machine.to_owned()),
             (
@@ -346,8 +337,8 @@ mod tests {
     #[test]
     fn name_server_of_the_agent_comes_first_unless_the_group_names_others() {
         let of = |servers: &[&str]| {
-            let connection = Connection::Address {
-                ip: "172.26.80.2".parse().unwrap(),
+            let connection = Connection::Addresses {
+                ips: &["172.26.80.2".parse().unwrap()],
                 name: "node1",
                 name_server: "172.26.80.1".parse().ok(),
             };

@@ -12,7 +12,7 @@ use herdlet_cni::{
     plugin::CallError,
     result::Dns,
 };
-use herdlet_network::networks::{NamespaceSource, RequestedPort};
+use herdlet_network::networks::RequestedPort;
 use herdlet_plan::{
     action::Outcome,
     facts::{Facts, Revision},
@@ -29,20 +29,23 @@ use super::{
 /// Delay until the next search for a missing config file or plugin.
 const ASK_FOR_CNI: Duration = Duration::from_secs(5);
 
+/// Without a plugin that maps ports.
+const PORTS_LEAD_NOWHERE: &str = "no plugin of the CNI network maps ports: the allocation's ports are only numbers; use `address_mode: alloc` \
+                                  for services and their checks";
+
 impl AllocNetworks {
     pub(super) fn cni_up(&self, about: &Description<'_>, network: &str) -> Outcome {
         let alloc = about.alloc;
         let owner = alloc.id.to_string();
         let ports: Vec<PortMapping> = self.ports_of(alloc).iter().map(mapping).collect();
         let args = arguments(alloc, &self.machine.node.get().region);
-        let request =
-            Request { owner: &owner, network, args: &args, ports: &ports, namespace: NamespaceSource::New };
+        let request = Request { owner: &owner, network, args: &args, ports: &ports };
         let made = match self.cni.up(&request) {
             Ok(made) => made,
             Err(error) => return failed(&error),
         };
         match files(&made, about).up(&about.dir) {
-            Ok(()) => Outcome::Done(Some(facts_of(&made))),
+            Ok(()) => Outcome::Done(Some(facts_of(&made, alloc))),
             Err(error) => retry(in_full(&error)),
         }
     }
@@ -56,7 +59,7 @@ impl AllocNetworks {
         };
         match files(&made, about).difference(&about.dir) {
             Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
-            None => Outcome::Present(Some(facts_of(&made))),
+            None => Outcome::Present(Some(facts_of(&made, about.alloc))),
         }
     }
 
@@ -106,8 +109,10 @@ fn arguments(alloc: &Allocation, region: &str) -> String {
 fn files(made: &AttachedNetwork, about: &Description<'_>) -> NetworkFiles {
     let (name, of_job) = (about.name(), &about.dns);
     let address = made.connection.address();
-    let alone = Connection::None { name: about.hostname.as_deref() };
-    let connection = address.map_or(alone, |ip| Connection::Address { ip, name: &name, name_server: None });
+    let connection = match &address {
+        None => Connection::None { name: about.hostname.as_deref() },
+        Some(ip) => Connection::Addresses { ips: std::slice::from_ref(ip), name: &name, name_server: None },
+    };
     let files = NetworkFiles::for_connection(connection, of_job);
     match resolv_conf(&made.connection.dns).filter(|_| of_job.is_empty()) {
         Some(resolv_conf) => NetworkFiles { resolv_conf, ..files },
@@ -126,7 +131,7 @@ fn resolv_conf(Dns { servers, searches, options }: &Dns) -> Option<String> {
 }
 
 /// The revision changes with everything that a running task can't follow: its namespace, its addresses.
-fn facts_of(made: &AttachedNetwork) -> Arc<Facts> {
+fn facts_of(made: &AttachedNetwork, alloc: &Allocation) -> Arc<Facts> {
     let connection = &made.connection;
     let folded = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_bits(),
@@ -143,7 +148,9 @@ fn facts_of(made: &AttachedNetwork) -> Arc<Facts> {
         address6: connection.addresses.iter().find(|ip| ip.is_ipv6()).map(IpAddr::to_string),
         dns: reported_dns(&connection.dns),
     });
-    Arc::new(Facts { revision: Revision(revision.max(1)), network, ..Facts::default() })
+    let leads_nowhere = !made.maps_ports && !alloc.ports.is_empty();
+    let message = leads_nowhere.then(|| PORTS_LEAD_NOWHERE.to_owned());
+    Arc::new(Facts { revision: Revision(revision.max(1)), network, message, ..Facts::default() })
 }
 
 /// As in Nomad, nothing is reported of plugins that name no server.

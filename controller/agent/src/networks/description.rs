@@ -3,7 +3,7 @@
 //! In: an allocation, how its tasks resolve names, what was made or found of its network. Out: files in its directory, outcomes.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -46,8 +46,8 @@ impl Description<'_> {
     }
 
     /// Writes the files about a network that was made.
-    pub(super) fn written(&self, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
-        match self.files(address).up(&self.dir) {
+    pub(super) fn written(&self, addresses: &[IpAddr], facts: Arc<Facts>) -> Outcome {
+        match self.files(addresses).up(&self.dir) {
             Ok(()) => Outcome::Done(Some(facts)),
             Err(error) => retry(in_full(&error)),
         }
@@ -57,15 +57,15 @@ impl Description<'_> {
     pub(super) fn observed<N>(
         &self,
         state: NetworkState<N>,
-        facts: impl FnOnce(N) -> (Option<Ipv4Addr>, Arc<Facts>),
+        facts: impl FnOnce(N) -> (Vec<IpAddr>, Arc<Facts>),
     ) -> Outcome {
         let made = match state {
             NetworkState::Complete(made) => made,
             NetworkState::Incomplete { what } => return Outcome::Foreign { why: format!("its {what}") },
             NetworkState::Absent => return Outcome::Absent,
         };
-        let (address, facts) = facts(made);
-        match self.files(address).difference(&self.dir) {
+        let (addresses, facts) = facts(made);
+        match self.files(&addresses).difference(&self.dir) {
             Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
             None => Outcome::Present(Some(facts)),
         }
@@ -73,11 +73,11 @@ impl Description<'_> {
 
     /// What was found of the files about the machine's network: they are all that is made.
     pub(super) fn of_machine(&self) -> Outcome {
-        let files = self.files(None);
+        let files = self.files(&[]);
         if !files.any_exists(&self.dir) {
             return Outcome::Absent;
         }
-        self.observed(NetworkState::Complete(()), |()| (None, facts_of_machine()))
+        self.observed(NetworkState::Complete(()), |()| (Vec::new(), facts_of_machine()))
     }
 
     /// The host name that its tasks see.
@@ -86,14 +86,12 @@ impl Description<'_> {
         self.hostname.clone().unwrap_or_else(machine)
     }
 
-    fn files(&self, address: Option<Ipv4Addr>) -> NetworkFiles {
+    fn files(&self, addresses: &[IpAddr]) -> NetworkFiles {
         let name = self.name();
-        let connection = match (mode_of(self.alloc), address) {
+        let connection = match (mode_of(self.alloc), addresses) {
             (NetworkMode::Host, _) => Connection::Machine,
-            (_, Some(ip)) => {
-                Connection::Address { ip: ip.into(), name: &name, name_server: self.name_server }
-            }
-            (_, None) => Connection::None { name: self.hostname.as_deref() },
+            (_, []) => Connection::None { name: self.hostname.as_deref() },
+            (_, ips) => Connection::Addresses { ips, name: &name, name_server: self.name_server },
         };
         NetworkFiles::for_connection(connection, &self.dns)
     }

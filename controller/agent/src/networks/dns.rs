@@ -32,13 +32,13 @@ impl AllocNetworks {
             tracing::warn!(error = in_full(&error), "failed to answer queries of allocations for names");
             None
         })?;
-        let ip = server.ip.into();
+        let ip = server.ip();
         self.name_servers.send_if_modified(|known| {
             let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &server));
             *known = Some(server);
             is_new
         });
-        Some(ip)
+        ip
     }
 
     /// The host name of an allocation's tasks; none if it is the machine's. An invalid one has failed the network before.

@@ -5,7 +5,7 @@
 use herdlet_api_types::Duration;
 use herdlet_base::error::in_full;
 use herdlet_network::{
-    address_pool::PoolError, networks::NetworkError, port_owner::PortOwner, ports::HoldError,
+    address_pool::PoolError, networks::NetworkError, port_owner::PortOwner, ports::HoldError, subnet::Subnet,
 };
 use herdlet_plan::action::{FailureClass, Outcome};
 
@@ -50,9 +50,17 @@ pub(super) fn failed(error: &NetworkError) -> Outcome {
         NetworkError::Pool(PoolError::Full(subnet)) => {
             Outcome::Pending { on: format!("a free address in {subnet}"), ask_in: ASK_FOR_ADDRESS }
         }
-        NetworkError::NoIpv6 { .. } => fatal(in_full(error)),
-        NetworkError::Overlap { .. } => {
-            let hint = "set `network.subnet` in the agent's config to a network that is free";
+        NetworkError::NoIpv6 { .. } => {
+            let hint = "set `network.subnet6` in the agent's config, or put the port on an IPv4 address";
+            fatal(format!("{}; {hint}", in_full(error)))
+        }
+        NetworkError::Loopback6 { .. } => fatal(format!("{}; use 127.0.0.1", in_full(error))),
+        NetworkError::Overlap { subnet, .. } => {
+            let field = match subnet {
+                Subnet::V4(_) => "network.subnet",
+                Subnet::V6(_) => "network.subnet6",
+            };
+            let hint = format!("set `{field}` in the agent's config to a network that is free");
             retry(format!("{}; {hint}", in_full(error)))
         }
         NetworkError::Kernel(_)

@@ -8,13 +8,14 @@ use std::{net::IpAddr, sync::Arc};
 use herdlet_api_types::{
     alloc::{Allocation, AssignedPort},
     job::NetworkMode,
-    network::{AllocNetworkView, BridgeView, DroppingChain, NetworkView, PortView},
+    network::{AllocNetworkView, BridgeView, ChainLock, DroppingChain, NetworkView, PortView},
     view::AllocView,
 };
 use herdlet_base::error::in_full;
 use herdlet_cni::networks::Depth;
 use herdlet_network::{
-    foreign::{self, ForeignChain, Passage, Traffic},
+    address::InterfaceAddress,
+    foreign::{self, Passage, Traffic},
     networks::{BridgeStatus, NetworkError, RequestedPort},
     port_owner::{HeldPort, PortOwner, Transport, owner_of},
     socket::{Protocol, Socket},
@@ -138,17 +139,27 @@ fn problem(seen: &Outcome) -> Option<String> {
 /// Why the rules of this machine can't be read.
 pub fn dropping_chains() -> Result<Vec<DroppingChain>, String> {
     let mut socket = Socket::open(Protocol::Netfilter).map_err(|error| error.to_string())?;
-    let found = foreign::dropping(&mut socket, Traffic::Forwarded).map_err(|error| in_full(&error))?;
-    let unpassed = |chain: ForeignChain| Passage { place: chain.name.clone(), has_rules: false, chain };
-    Ok(found.into_iter().map(|chain| dropping_chain(unpassed(chain))).collect())
+    let found = foreign::obstacles(&mut socket, Traffic::Forwarded).map_err(|error| in_full(&error))?;
+    Ok(found.into_iter().map(dropping_chain).collect())
 }
 
 fn bridge_view(status: BridgeStatus) -> BridgeView {
-    let BridgeStatus { name, gateway, mtu, table, addresses_used, addresses_max, difference, forwarded } =
-        status;
+    let BridgeStatus {
+        name,
+        gateway,
+        gateway6,
+        mtu,
+        table,
+        addresses_used,
+        addresses_max,
+        difference,
+        forwarded,
+    } = status;
+    let shown = |address: InterfaceAddress| format!("{}/{}", address.ip, address.prefix);
     BridgeView {
         name,
-        address: format!("{}/{}", gateway.ip, gateway.prefix),
+        address: shown(gateway),
+        address6: gateway6.map(shown),
         mtu,
         addresses_used,
         addresses_max,
@@ -158,12 +169,23 @@ fn bridge_view(status: BridgeStatus) -> BridgeView {
     }
 }
 
-fn dropping_chain(Passage { chain, place, has_rules }: Passage) -> DroppingChain {
+fn dropping_chain(Passage { chain, place, has_rules, lock }: Passage) -> DroppingChain {
     DroppingChain {
         family: chain.family.as_str().to_owned(),
         table: chain.table,
         chain: chain.name,
         rules_in: place,
         is_passed: has_rules,
+        lock: lock.map(chain_lock),
+    }
+}
+
+fn chain_lock(lock: foreign::ChainLock) -> ChainLock {
+    match lock {
+        foreign::ChainLock::Owned { port } => {
+            let program = std::fs::read_to_string(format!("/proc/{port}/comm")).ok();
+            ChainLock::Owned { by: program.map(|name| format!("{} (process {port})", name.trim())) }
+        }
+        foreign::ChainLock::Legacy => ChainLock::Legacy,
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -36,7 +36,7 @@ pub struct Places {
 pub(super) struct PortPlan {
     pub(super) owner: JobKey,
     /// The addresses, or why there is none.
-    pub(super) addresses: Result<Vec<Ipv4Addr>, String>,
+    pub(super) addresses: Result<Vec<IpAddr>, String>,
     /// The healthy instances.
     pub(super) instances: Vec<Instance>,
 }
@@ -47,8 +47,8 @@ pub(super) struct Instance {
     /// Its registration.
     pub(super) id: String,
     pub(super) alloc: AllocId,
-    /// Where it listens, or why the port can't lead there.
-    pub(super) at: Result<SocketAddrV4, String>,
+    /// Where it listens, at most once for each family of addresses, or why the port can't lead there.
+    pub(super) at: Result<Vec<SocketAddr>, String>,
 }
 
 /// The jobs that publish a port, each with the `publish` of its newest version.
@@ -108,12 +108,15 @@ fn is_ready(model: &ReadModel, registration: &Registration) -> bool {
 }
 
 fn instance(registration: &Registration, port: u16) -> Option<Instance> {
-    let Publication { target_address, target_port, .. } =
+    let Publication { target_address, target_address6, target_port, .. } =
         registration.publish.as_ref().filter(|publish| publish.port == port)?;
-    let at = match target_address.parse::<Ipv4Addr>() {
-        Ok(ip) if !ip.is_unspecified() && *target_port != 0 => Ok(SocketAddrV4::new(ip, *target_port)),
+    let at = match target_address.parse::<IpAddr>() {
+        Ok(ip) if !ip.is_unspecified() && *target_port != 0 => {
+            let also = target_address6.iter().filter_map(|ip| ip.parse().ok());
+            Ok(std::iter::once(ip).chain(also).map(|ip| SocketAddr::new(ip, *target_port)).collect())
+        }
         Ok(_) | Err(_) => Err(format!(
-            "the address {target_address:?} of the instance is no IPv4 address of one interface: use network mode `bridge`, or a \
+            "the address {target_address:?} of the instance is no address of one interface: use network mode `bridge`, or a \
              `host_network` with such an address for its port"
         )),
     };
@@ -121,8 +124,8 @@ fn instance(registration: &Registration, port: u16) -> Option<Instance> {
 }
 
 impl Places {
-    /// The usual address is also reached at 127.0.0.1, by the machine itself.
-    fn addresses(&self, network: Option<&str>) -> Result<Vec<Ipv4Addr>, String> {
+    /// A usual address of IPv4 is also reached at 127.0.0.1, by the machine itself.
+    fn addresses(&self, network: Option<&str>) -> Result<Vec<IpAddr>, String> {
         let ip = match network {
             None => self.host_ip.as_str(),
             Some(name) => {
@@ -135,14 +138,14 @@ impl Places {
                 })?
             }
         };
-        match ip.parse() {
-            Ok(IpAddr::V4(ip)) if !ip.is_unspecified() => {
-                let also = (network.is_none() && !ip.is_loopback()).then_some(Ipv4Addr::LOCALHOST);
-                Ok(std::iter::once(ip).chain(also).collect())
+        match ip.parse::<IpAddr>() {
+            Ok(ip) if !ip.is_unspecified() && (ip.is_ipv4() || !ip.is_loopback()) => {
+                let is_usual = network.is_none() && ip.is_ipv4() && !ip.is_loopback();
+                Ok(std::iter::once(ip).chain(is_usual.then_some(Ipv4Addr::LOCALHOST.into())).collect())
             }
             Ok(_) | Err(_) => Err(format!(
-                "publish at {ip}: ports are published at one IPv4 address; name a `host_network` that has one, or change `host_ip` of the \
-                 agent's config"
+                "publish at {ip}: ports are published at one address, and the kernel can't translate ::1; name a `host_network` that has \
+                 another one, or change `host_ip` of the agent's config"
             )),
         }
     }
@@ -153,24 +156,16 @@ impl PortPlan {
     /// 127.0.0.1 is for the machine alone, and gets connections only at this address.
     pub(super) fn targets_at(
         &self,
-        addresses: &[SocketAddrV4],
+        addresses: &[SocketAddr],
     ) -> (Vec<PublishedPort>, BTreeMap<String, String>) {
         let mut barred = BTreeMap::new();
         let mut ports: Vec<PublishedPort> =
             addresses.iter().map(|at| PublishedPort { at: *at, targets: BTreeSet::new() }).collect();
         for instance in &self.instances {
-            let at = match &instance.at {
-                Ok(at) => *at,
-                Err(why) => {
-                    barred.insert(instance.id.clone(), why.clone());
-                    continue;
-                }
-            };
             for port in &mut ports {
-                if at.ip().is_loopback() && !port.at.ip().is_loopback() {
-                    barred.insert(instance.id.clone(), for_the_machine_alone(at, port.at));
-                } else {
-                    port.targets.insert(Target { at, owner: instance.alloc.to_string() });
+                match instance.target_for(port.at) {
+                    Ok(at) => drop(port.targets.insert(Target { at, owner: instance.alloc.to_string() })),
+                    Err(why) => drop(barred.insert(instance.id.clone(), why)),
                 }
             }
         }
@@ -178,7 +173,31 @@ impl PortPlan {
     }
 }
 
-fn for_the_machine_alone(at: SocketAddrV4, published: SocketAddrV4) -> String {
+impl Instance {
+    /// Where connections to a published port lead, or why they don't lead to this instance.
+    fn target_for(&self, published: SocketAddr) -> Result<SocketAddr, String> {
+        let all = self.at.as_ref().map_err(Clone::clone)?;
+        match all.iter().find(|at| at.is_ipv4() == published.is_ipv4()) {
+            None => Err(without_address(published)),
+            Some(at) if at.ip().is_loopback() && !published.ip().is_loopback() => {
+                Err(for_the_machine_alone(*at, published))
+            }
+            Some(at) => Ok(*at),
+        }
+    }
+}
+
+fn without_address(published: SocketAddr) -> String {
+    let remedy = match published {
+        SocketAddr::V4(_) => "publish at a `host_network` with an IPv6 address",
+        SocketAddr::V6(_) => {
+            "use network mode `bridge` with `network.subnet6` in the agent's config, or publish at a `host_network` with an IPv4 address"
+        }
+    };
+    format!("the instance has no address of the family of {published}, and gets no connections: {remedy}")
+}
+
+fn for_the_machine_alone(at: SocketAddr, published: SocketAddr) -> String {
     format!(
         "the instance listens on {at}, for the machine alone, and gets no connections to {published}: give its port a `host_network`, or \
          use network mode `bridge`"

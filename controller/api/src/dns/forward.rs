@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use herdlet_base::resolver;
 use herdlet_runtime::off_thread;
 use tokio::{
     net::{TcpStream, UdpSocket},
@@ -26,9 +27,6 @@ use crate::{dns::Over, peer::PerPeer};
 /// The port of name servers.
 const PORT: u16 = 53;
 
-/// As many servers resolvers use: `MAXNS` of resolv.conf(5).
-const SERVERS_MAX: usize = 3;
-
 /// How long one server may take. Resolvers wait 5 s for all of them.
 const SERVER_TIME_MAX: Duration = Duration::from_millis(1_500);
 
@@ -39,9 +37,6 @@ const PER_PEER_MAX: usize = 64;
 
 /// How long the servers are used before the file is read again.
 const SERVERS_AGE_MAX: Duration = Duration::from_secs(5);
-
-/// The longest file that is read.
-const FILE_LEN_MAX: usize = 64 * 1024;
 
 /// The longest datagram, and the longest message over TCP.
 const MESSAGE_MAX: usize = u16::MAX as usize;
@@ -62,18 +57,18 @@ pub(super) struct Forwarder {
 struct Upstreams {
     path: PathBuf,
     port: u16,
-    /// The address of the forwarder: it must not ask itself.
-    own: IpAddr,
+    /// The addresses of the forwarder: it must not ask itself.
+    own: Vec<IpAddr>,
     known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
 }
 
 impl Forwarder {
-    /// At this address.
-    pub(super) fn new(own: IpAddr) -> Self {
-        Self::with_servers_of(Path::new("/etc/resolv.conf"), (own, PORT))
+    /// At these addresses.
+    pub(super) fn new(own: Vec<IpAddr>) -> Self {
+        Self::with_servers_of(Path::new(resolver::CONFIG), (own, PORT))
     }
 
-    pub(super) fn with_servers_of(path: &Path, (own, port): (IpAddr, u16)) -> Self {
+    pub(super) fn with_servers_of(path: &Path, (own, port): (Vec<IpAddr>, u16)) -> Self {
         Self {
             upstreams: Arc::new(Upstreams { path: path.to_owned(), port, own, known: Mutex::default() }),
             places: Arc::new(Semaphore::new(QUERIES_MAX)),
@@ -81,9 +76,9 @@ impl Forwarder {
         }
     }
 
-    /// Whether this is its own address.
+    /// Whether this is one of its own addresses.
     pub(super) fn is_at(&self, ip: IpAddr) -> bool {
-        self.upstreams.own == ip
+        self.upstreams.own.contains(&ip)
     }
 
     /// Answers a datagram in a task of its own. Without room there is no answer, and the client asks again.
@@ -140,23 +135,16 @@ impl Upstreams {
             return servers;
         }
         let path = self.path.clone();
-        let text =
-            off_thread(move || std::fs::read(path)).await.ok().and_then(Result::ok).unwrap_or_default();
+        let text = off_thread(move || resolver::read(&path)).await.ok().flatten().unwrap_or_default();
         let servers = self.servers_in(&text);
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, servers.clone()));
         servers
     }
 
     /// Addresses that name an interface are left out. The resolver of a machine without a server asks the machine itself.
-    fn servers_in(&self, text: &[u8]) -> Vec<SocketAddr> {
-        let text = String::from_utf8_lossy(text.get(..FILE_LEN_MAX).unwrap_or(text));
-        let server = |line: &str| {
-            let mut words = line.split_ascii_whitespace();
-            let address = words.next().filter(|word| *word == "nameserver").and(words.next())?;
-            address.parse::<IpAddr>().ok()
-        };
-        let servers = text.lines().filter_map(server).filter(|ip| *ip != self.own);
-        servers.take(SERVERS_MAX).map(|ip| SocketAddr::new(ip, self.port)).collect()
+    fn servers_in(&self, text: &str) -> Vec<SocketAddr> {
+        let servers = resolver::name_servers(text).filter(|ip| !self.own.contains(ip));
+        servers.take(resolver::SERVERS_MAX).map(|ip| SocketAddr::new(ip, self.port)).collect()
     }
 }
 

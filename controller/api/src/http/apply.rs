@@ -64,12 +64,14 @@ pub(super) async fn apply(
 
 impl Shared {
     /// Warnings about jobs that can't start as things are: they need a Consul that answers, cgroups for their limits,
-    /// users of their tasks, or each other. Also about jobs that name another region, and about what one machine can't offer.
+    /// users of their tasks, other options of drivers, or each other. Also about jobs that name another region, and about what one machine can't offer.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
         let tasks = users::users_of(jobs);
         let users = herdlet_runtime::off_thread(move || users::warnings(tasks));
-        let (consul, users) = tokio::join!(Catalogs::lacking(&self.consul, jobs), users);
+        let (drivers, asked) = (self.drivers.clone(), jobs.to_vec());
+        let refusals = herdlet_runtime::off_thread(move || drivers.refusals(&asked));
+        let (consul, users, refusals) = tokio::join!(Catalogs::lacking(&self.consul, jobs), users, refusals);
         let current =
             |key: &_| self.model.job(key).filter(|view| !view.deleting).map(|view| Arc::clone(&view.job));
         let cycles = depends::warnings(jobs, current);
@@ -85,6 +87,7 @@ impl Shared {
             .chain(alone)
             .chain(limits)
             .chain(users.unwrap_or_default())
+            .chain(refusals.unwrap_or_default())
             .chain(cycles)
             .collect()
     }

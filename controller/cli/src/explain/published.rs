@@ -90,6 +90,7 @@ mod tests {
             port: 8080,
             host_network: None,
             target_address: format!("172.26.64.{last}"),
+            target_address6: None,
             target_port: 80,
         };
         let mut registration = fixture::registration(&id, AllocId::from_hash([last; 16]));

@@ -40,7 +40,7 @@ pub(super) fn is_meant(view: &NetworkView, targets: &[String]) -> bool {
 }
 
 fn bridge_cells(bridge: &BridgeView) -> [String; 6] {
-    let BridgeView { name, address, addresses_used, addresses_max, .. } = bridge;
+    let BridgeView { name, address, address6, addresses_used, addresses_max, .. } = bridge;
     let free = addresses_max.saturating_sub(*addresses_used);
     let drops = bridge.obstacles().map(|chain| format!("{} drops its packets", chain.title()));
     let problems: Vec<String> = bridge.problem.iter().cloned().chain(drops).collect();
@@ -48,7 +48,8 @@ fn bridge_cells(bridge: &BridgeView) -> [String; 6] {
         true => format!("{free} of {addresses_max} addresses are free"),
         false => problems.join("; "),
     };
-    [name.clone(), "-".to_owned(), name.clone(), address.clone(), "-".to_owned(), status]
+    let addresses: Vec<&str> = std::iter::once(address).chain(address6).map(String::as_str).collect();
+    [name.clone(), "-".to_owned(), name.clone(), addresses.join(","), "-".to_owned(), status]
 }
 
 /// Where its rules are.
@@ -100,10 +101,12 @@ mod tests {
             chain: "FORWARD".to_owned(),
             rules_in: "DOCKER-USER".to_owned(),
             is_passed,
+            lock: None,
         };
         NetworkView::Bridge(BridgeView {
             name: "herdlet".to_owned(),
             address: "172.26.80.1/20".to_owned(),
+            address6: None,
             mtu: 1500,
             addresses_used: 1,
             addresses_max: 4093,

@@ -17,7 +17,7 @@ fn networks(machine: &Machine, directories: Directories) -> CniNetworks {
 }
 
 fn request<'r>(owner: &'r str, ports: &'r [PortMapping]) -> Request<'r> {
-    Request { owner, network: "net", args: ARGS, ports, namespace: NamespaceSource::New }
+    Request { owner, network: "net", args: ARGS, ports }
 }
 
 fn is_gone(networks: &CniNetworks, owner: &str) -> bool {
@@ -174,7 +174,7 @@ fn interrupted_attempt_is_undone_with_its_processes() {
                 fault: None,
             };
             first.records.write("a", &record).unwrap();
-            first.lone.up("a", NamespaceSource::New).unwrap();
+            first.lone.up("a").unwrap();
             let mut running = Command::new("sleep").arg("1000").env(MARK, first.mark("a")).spawn().unwrap();
             let next = networks(machine, plugins.directories());
             let interrupted = "setup or removal was interrupted".to_owned();

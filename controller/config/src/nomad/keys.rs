@@ -103,7 +103,7 @@ const CLIENT: Keys = &[
     ("bridge_network_hairpin_mode", Field(Flag, "network.hairpin")),
     ("bridge_network_name", Field(Text, "network.bridge")),
     ("bridge_network_subnet", Field(Text, "network.subnet")),
-    ("bridge_network_subnet_ipv6", Unused),
+    ("bridge_network_subnet_ipv6", Field(Text, "network.subnet6")),
     ("cgroup_parent", Field(Text, "cgroup_parent")),
     ("chroot_env", Special(special::chroot_env)),
     ("cni_config_dir", Field(Text, "network.cni_config_dir")),
@@ -144,6 +144,7 @@ const CLIENT: Keys = &[
     ("options", Special(special::options)),
     ("preferred_address_family", Field(Text, "cluster.preferred_address_family")),
     ("publish_allocation_metrics", Field(Flag, "telemetry.publish_allocation_metrics")),
+    ("reservable_cores", Field(Text, "reservable_cores")),
     ("reserved", Block(RESERVED)),
     ("server_join", Block(SERVER_JOIN)),
     ("servers", Field(Texts, "servers")),
@@ -200,7 +201,7 @@ const DRAIN: Keys = &[
 ];
 
 const RESERVED: Keys = &[
-    ("cores", Unused),
+    ("cores", Field(Text, "reserved.cores")),
     ("cpu", Field(Whole, "reserved.cpu")),
     ("disk", Field(Whole, "reserved.disk")),
     ("memory", Field(Whole, "reserved.memory")),

@@ -13,7 +13,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -23,13 +23,16 @@ use rustix::io::Errno;
 use super::{
     layout::Layout,
     padded,
-    rules::{DESTINATION_NAT, FAMILY4, REGISTER, digested, hook, not_of_the_machine_alone, of_family},
+    rules::{
+        DESTINATION_NAT, FAMILY4, FAMILY6, REGISTER, digested, hook, not_of_the_machine_alone, of_family,
+    },
 };
 use crate::{
+    address::{bytes_of, ip_of},
     conntrack,
     nft::{
         Batch, ChainKind,
-        DataType::{Ipv4, Mark, Port},
+        DataType::{Ipv4, Ipv6, Mark, Port},
         Element, Family, Hook, HookPoint, MapType, Table,
         expression::{
             Comparison, Expression, Field, Meta, TargetFamily, compare, load_field, load_meta, load_random,
@@ -43,9 +46,13 @@ use crate::{
 /// Elements of a port. Many numbers of targets divide it, so that each gets the same share of connections. Further targets get none.
 const SLOTS: u32 = 120;
 
-const TARGETS: &str = "targets4";
+const TARGETS4: &str = "targets4";
+const TARGETS6: &str = "targets6";
 
-const MAPS: [(&str, MapType); 1] = [(TARGETS, MapType { key: &[Ipv4, Port, Mark], value: &[Ipv4, Port] })];
+const MAPS: [(&str, MapType); 2] = [
+    (TARGETS4, MapType { key: &[Ipv4, Port, Mark], value: &[Ipv4, Port] }),
+    (TARGETS6, MapType { key: &[Ipv6, Port, Mark], value: &[Ipv6, Port] }),
+];
 
 const PUBLISH_IN: &str = "publish_in";
 const PUBLISH_OUT: &str = "publish_out";
@@ -62,8 +69,8 @@ const UDP: u8 = 17;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedPort {
     /// Its address and number.
-    pub at: SocketAddrV4,
-    /// Where it leads.
+    pub at: SocketAddr,
+    /// Where it leads. Targets of the other family get nothing: no packet has addresses of both.
     pub targets: BTreeSet<Target>,
 }
 
@@ -71,7 +78,7 @@ pub struct PublishedPort {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// The address and port.
-    pub at: SocketAddrV4,
+    pub at: SocketAddr,
     /// The allocation.
     pub owner: String,
 }
@@ -91,7 +98,7 @@ struct State {
 }
 
 /// The elements of each port.
-type Slots = BTreeMap<SocketAddrV4, BTreeSet<Element>>;
+type Slots = BTreeMap<SocketAddr, BTreeSet<Element>>;
 
 impl PublishedPorts {
     /// The table of this instance, in the network namespace of this thread. Changes nothing.
@@ -172,7 +179,7 @@ impl PublishedPorts {
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn open_ports(&self) -> Result<BTreeSet<SocketAddrV4>, NetlinkError> {
+    pub fn open_ports(&self) -> Result<BTreeSet<SocketAddr>, NetlinkError> {
         let state = &mut *self.lock();
         match &state.known {
             Some(known) => Ok(known.keys().copied().collect()),
@@ -217,9 +224,9 @@ impl PublishedPorts {
             let mut batch = Batch::new(self.table());
             let removed: Vec<Vec<u8>> =
                 before.difference(wanted).map(|element| element.key.clone()).collect();
-            batch.remove_elements(TARGETS, &removed);
+            batch.remove_elements(map_of(at), &removed);
             let added: Vec<Element> = wanted.difference(before).cloned().collect();
-            batch.add_elements(TARGETS, &added);
+            batch.add_elements(map_of(at), &added);
             if !batch.is_empty() {
                 socket.commit(&format!("publish {at}"), &batch.into_messages())?;
             }
@@ -229,7 +236,7 @@ impl PublishedPorts {
 
     /// Where that fails, clients that send on reach a target that is gone.
     fn forget_datagrams(&self, state: &mut State, before: &Slots) {
-        let targets = |slots: &Slots| -> BTreeSet<SocketAddrV4> {
+        let targets = |slots: &Slots| -> BTreeSet<SocketAddr> {
             slots.values().flatten().filter_map(|element| read_target(&element.value)).collect()
         };
         let left = state.known.as_ref().map(targets).unwrap_or_default();
@@ -259,15 +266,22 @@ impl PublishedPorts {
     /// What the kernel has. Elements of another form count as those of a port that nobody wants.
     fn read(&self, socket: &mut Socket) -> Result<Slots, NetlinkError> {
         let mut slots = Slots::new();
-        for element in read::elements(socket, self.table(), TARGETS)? {
-            let at = read_target(&element.key).unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
-            slots.entry(at).or_default().insert(element);
+        for (map, kind) in MAPS {
+            let unknown = unspecified(&kind);
+            for element in read::elements(socket, self.table(), map)? {
+                let at = read_target(&element.key).filter(|at| at.is_ipv4() == unknown.is_ipv4());
+                slots.entry(at.unwrap_or(unknown)).or_default().insert(element);
+            }
         }
         Ok(slots)
     }
 
     fn layout(&self) -> Layout<'_> {
-        let look_ups = || [TCP, UDP].map(look_up_of).into_iter().map(digested);
+        let look_ups = || {
+            let families = [TargetFamily::V4, TargetFamily::V6];
+            let each = |family| [TCP, UDP].map(|protocol| digested(look_up_of(family, protocol)));
+            families.into_iter().flat_map(each)
+        };
         let alone = digested(not_of_the_machine_alone());
         let rules = [
             (PUBLISH_IN, std::iter::once(alone).chain(look_ups()).collect()),
@@ -285,39 +299,62 @@ impl PublishedPorts {
     }
 }
 
-fn look_up_of(protocol: u8) -> Vec<Expression> {
-    let mut rule = of_family(&FAMILY4);
+fn look_up_of(family: TargetFamily, protocol: u8) -> Vec<Expression> {
+    let (number, map, destination, words) = match family {
+        TargetFamily::V4 => (&FAMILY4, TARGETS4, Field::Destination4, 1),
+        TargetFamily::V6 => (&FAMILY6, TARGETS6, Field::Destination6, 4),
+    };
+    let mut rule = of_family(number);
     rule.push(load_meta(Meta::Protocol, REGISTER));
     rule.push(compare(REGISTER, Comparison::Equal, &[protocol]));
-    rule.push(load_field(Field::Destination4, REGISTER));
-    rule.push(load_field(Field::DestinationPort, REGISTER + 1));
-    rule.push(load_random(SLOTS, REGISTER + 2));
-    rule.push(look_up(TARGETS, REGISTER));
-    rule.push(translate_destination(TargetFamily::V4, REGISTER));
+    rule.push(load_field(destination, REGISTER));
+    rule.push(load_field(Field::DestinationPort, REGISTER + words));
+    rule.push(load_random(SLOTS, REGISTER + words + 1));
+    rule.push(look_up(map, REGISTER));
+    rule.push(translate_destination(family, REGISTER));
     rule
+}
+
+fn map_of(at: &SocketAddr) -> &'static str {
+    if at.is_ipv4() { TARGETS4 } else { TARGETS6 }
+}
+
+/// The port of elements of another form.
+fn unspecified(kind: &MapType) -> SocketAddr {
+    let ip = if kind.key.contains(&Ipv4) {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    };
+    SocketAddr::new(ip, 0)
 }
 
 fn slots_of(ports: &[PublishedPort]) -> Slots {
     let mut slots = Slots::new();
-    for PublishedPort { at, targets } in ports.iter().filter(|port| !port.targets.is_empty()) {
-        let element = |(slot, target): (u32, &Target)| Element {
-            key: [&*bytes_of(*at), &slot.to_ne_bytes()].concat(),
-            value: bytes_of(target.at),
+    for PublishedPort { at, targets } in ports {
+        let reached: Vec<&Target> =
+            targets.iter().filter(|target| target.at.is_ipv4() == at.is_ipv4()).collect();
+        let element = |(slot, target): (u32, &&Target)| Element {
+            key: [&*bytes_at(*at), &slot.to_ne_bytes()].concat(),
+            value: bytes_at(target.at),
             comment: target.owner.clone(),
         };
-        slots.insert(*at, (0..SLOTS).zip(targets.iter().cycle()).map(element).collect());
+        if !reached.is_empty() {
+            slots.insert(*at, (0..SLOTS).zip(reached.iter().cycle()).map(element).collect());
+        }
     }
     slots
 }
 
 /// An address and a port as in registers.
-fn bytes_of(at: SocketAddrV4) -> Vec<u8> {
-    [at.ip().octets(), padded(at.port())].concat()
+fn bytes_at(at: SocketAddr) -> Vec<u8> {
+    [&*bytes_of(at.ip()), &padded(at.port())].concat()
 }
 
-fn read_target(bytes: &[u8]) -> Option<SocketAddrV4> {
-    let (ip, rest) = bytes.split_first_chunk::<4>()?;
-    Some(SocketAddrV4::new(Ipv4Addr::from(*ip), u16::from_be_bytes(*rest.first_chunk()?)))
+/// The address and the port at the start of a key, or in a value. The length tells the family: an address and a port, in a key also a slot.
+fn read_target(bytes: &[u8]) -> Option<SocketAddr> {
+    let (ip, rest) = bytes.split_at_checked(if bytes.len() < 16 { 4 } else { 16 })?;
+    Some(SocketAddr::new(ip_of(ip)?, u16::from_be_bytes(*rest.first_chunk()?)))
 }
 
 #[cfg(test)]

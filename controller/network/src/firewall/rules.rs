@@ -59,7 +59,7 @@ pub(super) const fn hook(point: HookPoint, priority: i32, kind: ChainKind) -> Op
 
 /// The family of a packet, as the kernel numbers it.
 pub(super) const FAMILY4: [u8; 1] = [2];
-const FAMILY6: [u8; 1] = [10];
+pub(super) const FAMILY6: [u8; 1] = [10];
 
 /// fe80::/10, the addresses that interfaces give themselves, with its mask.
 const LINK_LOCAL6: ([u8; 16], [u8; 16]) = (

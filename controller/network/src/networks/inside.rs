@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{LOOPBACK, NetworkError, Networks, entering, inner_name, mac_of};
+use super::{LOOPBACK, NetworkError, Networks, entering, inner_name, mac_of, machine::gateways};
 use crate::{
     address::{self, InterfaceAddress},
     link::{self, InterfaceName, LinkError},
@@ -41,9 +41,8 @@ impl Networks {
         }
         let mut messages = vec![link::up(LOOPBACK), link::up(inner.index)];
         messages.extend(addresses.iter().map(|wanted| address::added(inner.index, wanted)));
-        let gateways =
-            [Some(self.config.subnet4.gateway()), self.config.subnet6.map(|subnet| subnet.gateway())];
-        messages.extend(gateways.iter().flatten().map(|gateway| route::default_by(gateway.ip, inner.index)));
+        let gateways = gateways(&self.config);
+        messages.extend(gateways.iter().map(|gateway| route::default_by(gateway.ip, inner.index)));
         Ok(inside.request("configure the network of the allocation", messages)?)
     }
 
@@ -64,9 +63,11 @@ impl Networks {
         if !self.addresses(address4).iter().all(|wanted| found.contains(&(inner.index, *wanted))) {
             return Ok(Some("address is gone"));
         }
-        let has_route = route::list(inside)?
-            .iter()
-            .any(|route| route.destination.1 == 0 && route.gateway == Some(self.config.subnet4.gateway().ip));
-        Ok(if has_route { None } else { Some("route is gone") })
+        let routes = route::list(inside)?;
+        let leads_to = |gateway: &InterfaceAddress| {
+            routes.iter().any(|route| route.destination.1 == 0 && route.gateway == Some(gateway.ip))
+        };
+        let has_routes = gateways(&self.config).iter().all(leads_to);
+        Ok(if has_routes { None } else { Some("route is gone") })
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! In: an allocation. Out: a namespace with a file, as for networks on a bridge, whose files are in the same directory.
 
-use std::{io, path::Path};
+use std::path::Path;
 
-use super::{LOOPBACK, NamespaceSource, NetworkError, NetworkState, entering, inspecting, machine};
+use super::{LOOPBACK, NetworkError, NetworkState, entering, inspecting, machine};
 use crate::{
     link,
     namespace::{Namespace, NamespaceId, Pin, Pins},
@@ -28,8 +28,8 @@ impl LoneNetworks {
     ///
     /// # Errors
     /// If something can't be made. What is there stays, for the next try.
-    pub fn up(&self, owner: &str, source: NamespaceSource<'_>) -> Result<NamespaceId, NetworkError> {
-        let namespace = ensure(&self.pins, owner, source)?;
+    pub fn up(&self, owner: &str) -> Result<NamespaceId, NetworkError> {
+        let namespace = ensure(&self.pins, owner)?;
         link::set_up(&mut namespace.socket(Protocol::Route).map_err(entering)?, LOOPBACK)?;
         namespace.id().map_err(inspecting)
     }
@@ -77,28 +77,13 @@ impl LoneNetworks {
 }
 
 /// The namespace of an allocation, with a file that keeps it.
-pub(super) fn ensure(
-    pins: &Pins,
-    owner: &str,
-    source: NamespaceSource<'_>,
-) -> Result<Namespace, NetworkError> {
-    match (pins.find(owner)?, source) {
-        (Pin::Kept(namespace), NamespaceSource::New) => {
+pub(super) fn ensure(pins: &Pins, owner: &str) -> Result<Namespace, NetworkError> {
+    match pins.find(owner)? {
+        Pin::Kept(namespace) => {
             open_low_ports(&namespace)?;
             Ok(namespace)
         }
-        (Pin::Kept(kept), NamespaceSource::Existing(wanted)) => {
-            let id = |namespace: &Namespace| namespace.id().map_err(inspecting);
-            if id(&kept)? != id(wanted)? {
-                pins.keep(owner, wanted)?;
-            }
-            found(pins, owner)
-        }
-        (Pin::Empty | Pin::Absent, NamespaceSource::Existing(wanted)) => {
-            pins.keep(owner, wanted)?;
-            found(pins, owner)
-        }
-        (Pin::Empty | Pin::Absent, NamespaceSource::New) => {
+        Pin::Empty | Pin::Absent => {
             let what = "make a network namespace";
             let namespace = Namespace::new().map_err(|source| NetworkError::Io { what, source })?;
             open_low_ports(&namespace)?;
@@ -114,13 +99,6 @@ fn open_low_ports(namespace: &Namespace) -> Result<(), NetworkError> {
     Ok(namespace.run(|| machine::set_all(settings)).map_err(entering)??)
 }
 
-pub(super) fn found(pins: &Pins, owner: &str) -> Result<Namespace, NetworkError> {
-    match pins.find(owner)? {
-        Pin::Kept(namespace) => Ok(namespace),
-        Pin::Empty | Pin::Absent => Err(inspecting(io::ErrorKind::NotFound.into())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,19 +109,16 @@ mod tests {
         on_machine(|machine| {
             let networks = LoneNetworks::in_runtime(&machine.dir());
             assert_eq!(networks.inspect("a").unwrap(), NetworkState::Absent);
-            let made = networks.up("a", NamespaceSource::New).unwrap();
+            let made = networks.up("a").unwrap();
             assert_eq!(networks.inspect("a").unwrap(), NetworkState::Complete(made));
-            assert_eq!(networks.up("a", NamespaceSource::New).unwrap(), made);
+            assert_eq!(networks.up("a").unwrap(), made);
             let Pin::Kept(namespace) = networks.pins.find("a").unwrap() else { panic!("there is none") };
             let links = link::list(&mut namespace.socket(Protocol::Route).unwrap()).unwrap();
             assert!(links.iter().all(|link| link.index == LOOPBACK || !link.is_up), "{links:?}");
-            // A user has removed the file.
-            networks.down("a").unwrap();
-            assert_eq!(networks.inspect("a").unwrap(), NetworkState::Absent);
-            let kept = networks.up("a", NamespaceSource::Existing(&namespace)).unwrap();
-            assert_eq!(kept, made, "that of a running process");
-            networks.down("a").unwrap();
-            networks.down("a").unwrap();
+            for _ in 0..2 {
+                networks.down("a").unwrap();
+                assert_eq!(networks.inspect("a").unwrap(), NetworkState::Absent);
+            }
         });
     }
 
@@ -155,12 +130,12 @@ mod tests {
             let first =
                 |namespace: &Namespace| namespace.run(|| Setting::UnprivilegedPorts.get().unwrap()).unwrap();
             let of_machine = Setting::UnprivilegedPorts.get().unwrap();
-            networks.up("a", NamespaceSource::New).unwrap();
+            networks.up("a").unwrap();
             let Pin::Kept(namespace) = networks.pins.find("a").unwrap() else { panic!("there is none") };
             assert_eq!(first(&namespace).as_deref(), Some("0"));
             // An earlier agent has made it.
             namespace.run(|| Setting::UnprivilegedPorts.set("1024").unwrap()).unwrap();
-            networks.up("a", NamespaceSource::New).unwrap();
+            networks.up("a").unwrap();
             assert_eq!(first(&namespace).as_deref(), Some("0"));
             assert_eq!(Setting::UnprivilegedPorts.get().unwrap(), of_machine, "the machine's stays");
         });
@@ -175,7 +150,7 @@ mod tests {
             networks.pins.keep("a", &namespace).unwrap();
             let found = networks.inspect("a").unwrap();
             assert_eq!(found, NetworkState::Incomplete { what: "loopback interface is down" });
-            let made = networks.up("a", NamespaceSource::New).unwrap();
+            let made = networks.up("a").unwrap();
             assert_eq!(made, namespace.id().unwrap());
             assert_eq!(networks.inspect("a").unwrap(), NetworkState::Complete(made));
         });

@@ -11,6 +11,7 @@ use crate::{
     link::{self, Bridge, InterfaceName, Link},
     route,
     socket::Socket,
+    subnet::Subnet,
     sysctl::{Setting, SettingError},
 };
 
@@ -23,17 +24,14 @@ impl Networks {
     pub(super) fn ensure_bridge(&self, socket: &mut Socket) -> Result<Link, NetworkError> {
         let config = &self.config;
         let wanted = gateways(config);
-        let has_network = match link::find(socket, &config.name)? {
-            Some(found) => addresses_of(socket, &found)?.contains(&config.subnet4.gateway()),
-            None => false,
+        let present = match link::find(socket, &config.name)? {
+            Some(found) => addresses_of(socket, &found)?,
+            None => Vec::new(),
         };
-        if !has_network {
+        if !present.contains(&config.subnet4.gateway()) {
             self.remove_earlier_bridges(socket)?;
         }
-        if !has_network && let Some(route) = host::overlap(socket, config.subnet4, &config.name)? {
-            let (ip, prefix) = route.destination;
-            return Err(NetworkError::Overlap { subnet: config.subnet4, ip, prefix });
-        }
+        self.refuse_overlap(socket, &present)?;
         let bridge = Bridge {
             name: &config.name,
             mtu: config.mtu,
@@ -41,6 +39,10 @@ impl Networks {
             alias: &self.alias(None),
         };
         let bridge = link::make_bridge(socket, &bridge)?;
+        if config.subnet6.is_some() {
+            // An agent without an IPv6 network has disabled it.
+            set_all(vec![(Setting::DisableV6(config.name.as_str().to_owned()), "0")])?;
+        }
         for other in addresses_of(socket, &bridge)?.iter().filter(|found| !wanted.contains(found)) {
             match address::remove(socket, bridge.index, other) {
                 // Another thread removes it too.
@@ -51,6 +53,21 @@ impl Networks {
         let added = wanted.iter().map(|gateway| address::added(bridge.index, gateway));
         socket.request("give the bridge its addresses", added.collect())?;
         Ok(bridge)
+    }
+
+    /// Refuses networks whose addresses the bridge does not have yet, and to which another route leads.
+    fn refuse_overlap(&self, socket: &mut Socket, present: &[InterfaceAddress]) -> Result<(), NetworkError> {
+        let BridgeConfig { name, subnet4, subnet6, .. } = &self.config;
+        let of_v6 = subnet6.map(|subnet| (Subnet::from(subnet), subnet.gateway()));
+        for (subnet, gateway) in std::iter::once((Subnet::from(*subnet4), subnet4.gateway())).chain(of_v6) {
+            if !present.contains(&gateway)
+                && let Some(route) = host::overlap(socket, subnet, name)?
+            {
+                let (ip, prefix) = route.destination;
+                return Err(NetworkError::Overlap { subnet, ip, prefix });
+            }
+        }
+        Ok(())
     }
 
     /// Removes bridges of this instance with other names: their networks move to the present one.
@@ -151,6 +168,7 @@ impl Networks {
         let interface = || interface.to_owned();
         let mut settings = vec![(Setting::AcceptRedirectsV4(interface()), "0")];
         if self.config.subnet6.is_some() {
+            settings.push((Setting::DisableV6(interface()), "0"));
             settings.push((Setting::AcceptRouters(interface()), "0"));
             settings.push((Setting::AcceptRedirectsV6(interface()), "0"));
         } else {

@@ -1,4 +1,4 @@
-//! Sockets for a name server that allocations reach at the address of their bridge, port 53.
+//! Sockets for a name server that allocations reach at the addresses of their bridge, port 53.
 //!
 //! In: a bridge. Out: sockets that receive only what comes through the bridge. They have another port, to which port 53 is mapped: a
 //! program of the machine may have port 53 of all addresses, or get it later. The port is one that only root can take: while no
@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
     os::fd::OwnedFd,
     sync::{Arc, PoisonError},
 };
@@ -17,7 +17,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt},
 };
 
-use super::{NetworkError, Networks, open_netfilter, open_socket};
+use super::{NetworkError, Networks, machine::gateways, open_netfilter, open_socket};
 use crate::{
     firewall::PortMap,
     foreign::{self, Passage, Traffic},
@@ -37,19 +37,38 @@ const BACKLOG: i32 = 64;
 /// The owner of the mapped port. No allocation has this name.
 pub(super) const OWNER: &str = "name-server";
 
-/// The sockets of a name server.
+/// A name server.
 #[derive(Debug)]
 pub struct NameServer {
-    /// The address of the bridge, by which allocations know it.
-    pub ip: Ipv4Addr,
+    /// Its sockets at each address of the bridge, IPv4 first.
+    sockets: Vec<NameSockets>,
+    /// The port of all of them.
+    port: u16,
+    /// The number of the bridge's interface. Another one, of the same name, is another bridge.
+    bridge: u32,
+}
+
+/// The sockets of a name server at one address.
+#[derive(Debug)]
+pub struct NameSockets {
+    /// The address of the bridge.
+    pub ip: IpAddr,
     /// For datagrams; does not block.
     pub udp: UdpSocket,
     /// For connections; does not block.
     pub tcp: TcpListener,
-    /// The port of both.
-    port: u16,
-    /// The number of the bridge's interface. Another one, of the same name, is another bridge.
-    bridge: u32,
+}
+
+impl NameServer {
+    /// Its sockets at each address of the bridge, IPv4 first.
+    pub fn sockets(&self) -> &[NameSockets] {
+        &self.sockets
+    }
+
+    /// The address by which allocations know it.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.sockets.first().map(|first| first.ip)
+    }
 }
 
 /// What is known of the name server of a bridge.
@@ -95,16 +114,16 @@ impl Networks {
 
     /// Leads queries to it. Returns whether all chains let them through.
     fn leads_to(&self, server: &NameServer) -> Result<bool, NetworkError> {
-        let ip = IpAddr::V4(server.ip);
-        let map = PortMap {
-            host_ip: Some(ip),
+        let map = |sockets: &NameSockets| PortMap {
+            host_ip: Some(sockets.ip),
             host_port: DOMAIN,
-            target_ip: ip,
+            target_ip: sockets.ip,
             target_port: server.port,
             owner: OWNER.to_owned(),
         };
-        if !self.firewall.has_ports(std::slice::from_ref(&map))? {
-            self.map_ports(OWNER, vec![map])?;
+        let maps: Vec<PortMap> = server.sockets.iter().map(map).collect();
+        if !self.firewall.has_ports(&maps)? {
+            self.map_ports(OWNER, maps)?;
         }
         Ok(self.lets_queries_pass(server.port))
     }
@@ -112,12 +131,11 @@ impl Networks {
     fn open_name_server(&self, bridge: u32) -> Result<NameServer, NetworkError> {
         let what = "open the sockets of the name server";
         let failed = |source| NetworkError::Io { what, source };
-        let IpAddr::V4(ip) = self.config.subnet4.gateway().ip else {
-            return Err(failed(io::ErrorKind::Unsupported.into()));
-        };
+        let gateways = gateways(&self.config);
         for port in PORTS.rev() {
-            match sockets((ip, port), &self.config.name) {
-                Ok((udp, tcp)) => return Ok(NameServer { ip, udp, tcp, port, bridge }),
+            let opened = gateways.iter().map(|gateway| sockets((gateway.ip, port), &self.config.name));
+            match opened.collect::<io::Result<Vec<NameSockets>>>() {
+                Ok(sockets) => return Ok(NameServer { sockets, port, bridge }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -152,16 +170,17 @@ impl Networks {
 const UNREACHABLE: &str =
     "allocations do not use the agent's name server: a chain of another program may drop their queries";
 
-fn sockets(address: (Ipv4Addr, u16), bridge: &InterfaceName) -> io::Result<(UdpSocket, TcpListener)> {
+fn sockets((ip, port): (IpAddr, u16), bridge: &InterfaceName) -> io::Result<NameSockets> {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let open = |kind| -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::INET, kind, flags, None)?;
+        let socket = socket_with(family, kind, flags, None)?;
         bind_to_interface(&socket, bridge.as_str())?;
         // Connections of an earlier agent may not have ended completely.
         if kind == SocketType::STREAM {
             sockopt::set_socket_reuseaddr(&socket, true)?;
         }
-        bind(&socket, &SocketAddr::from(address)).map_err(|errno| match errno {
+        bind(&socket, &SocketAddr::new(ip, port)).map_err(|errno| match errno {
             Errno::ADDRINUSE => io::ErrorKind::AddrInUse.into(),
             errno => io::Error::from(errno),
         })?;
@@ -169,5 +188,5 @@ fn sockets(address: (Ipv4Addr, u16), bridge: &InterfaceName) -> io::Result<(UdpS
     };
     let tcp = open(SocketType::STREAM)?;
     listen(&tcp, BACKLOG)?;
-    Ok((open(SocketType::DGRAM)?.into(), tcp.into()))
+    Ok(NameSockets { ip, udp: open(SocketType::DGRAM)?.into(), tcp: tcp.into() })
 }

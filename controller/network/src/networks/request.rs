@@ -9,9 +9,10 @@ use std::{
 use crate::{
     address_pool::PoolError,
     link::{Hairpin, InterfaceName, LinkError},
-    namespace::{Namespace, NamespaceError, NamespaceId},
+    namespace::{NamespaceError, NamespaceId},
+    port_owner::HeldPort,
     socket::NetlinkError,
-    subnet::{Subnet4, Subnet6},
+    subnet::{Subnet, Subnet4, Subnet6},
     sysctl::SettingError,
 };
 
@@ -39,12 +40,15 @@ pub struct BridgeConfig {
 pub struct NetworkRequest<'r> {
     /// The allocation.
     pub owner: &'r str,
-    /// The address that it had before.
-    pub preferred: Option<Ipv4Addr>,
     /// The ports that lead to it.
     pub ports: &'r [RequestedPort],
-    /// Its namespace.
-    pub namespace: NamespaceSource<'r>,
+}
+
+impl NetworkRequest<'_> {
+    /// What is held for its ports.
+    pub fn held_ports(&self) -> Vec<HeldPort> {
+        self.ports.iter().flat_map(|port| HeldPort::held_for(port.host_ip, port.host)).collect()
+    }
 }
 
 /// A port of the machine that leads to the allocation.
@@ -56,15 +60,6 @@ pub struct RequestedPort {
     pub host: u16,
     /// The allocation's port.
     pub inside: u16,
-}
-
-/// Where the namespace of a network comes from, if no file keeps it.
-#[derive(Debug, Clone, Copy)]
-pub enum NamespaceSource<'n> {
-    /// A new one.
-    New,
-    /// This one: that of a container, or of a running task after another program has removed the file.
-    Existing(&'n Namespace),
 }
 
 /// A network that is as wanted.
@@ -118,11 +113,17 @@ pub enum NetworkError {
         /// The machine's port.
         port: u16,
     },
+    /// The kernel does not translate this address.
+    #[error("map port {port} of ::1: the kernel can't translate this address")]
+    Loopback6 {
+        /// The machine's port.
+        port: u16,
+    },
     /// The machine reaches addresses of the bridge's network by another way.
     #[error("use the network {subnet} for a bridge: a route of the machine leads to {ip}/{prefix}")]
     Overlap {
         /// The bridge's network.
-        subnet: Subnet4,
+        subnet: Subnet,
         /// The first address of the route's destination,
         ip: IpAddr,
         /// and the length of its prefix.

@@ -14,6 +14,8 @@ pub struct BridgeStatus {
     pub name: String,
     /// Its address, with the prefix of its network.
     pub gateway: InterfaceAddress,
+    /// Its IPv6 address, if it has such a network.
+    pub gateway6: Option<InterfaceAddress>,
     /// The longest packet.
     pub mtu: u32,
     /// The table of its rules, of the family inet.
@@ -47,6 +49,7 @@ impl Networks {
         Ok(Some(BridgeStatus {
             name: self.config.name.as_str().to_owned(),
             gateway: self.config.subnet4.gateway(),
+            gateway6: self.config.subnet6.map(|subnet| subnet.gateway()),
             mtu: bridge.mtu,
             table: self.firewall.table_name().to_owned(),
             addresses_used: u32::try_from(used).unwrap_or(u32::MAX),

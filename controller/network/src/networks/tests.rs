@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdlet_base::test_env::leave_out;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::*;
@@ -24,6 +25,7 @@ use crate::{
         Batch, ChainKind, Family, Hook, HookPoint, Rule, Table,
         expression::{Verdict, decide},
     },
+    ports::PortHolder,
     route,
     sysctl::Setting,
     test_machine::{Machine, on_machine},
@@ -75,7 +77,7 @@ fn on_host_with(hairpin: Hairpin, test: impl FnOnce(&Machine, &Networks) + Send)
 }
 
 fn request<'r>(owner: &'r str, ports: &'r [RequestedPort]) -> NetworkRequest<'r> {
-    NetworkRequest { owner, preferred: None, ports, namespace: NamespaceSource::New }
+    NetworkRequest { owner, ports }
 }
 
 fn port(host_ip: Option<&str>, host: u16, inside: u16) -> RequestedPort {
@@ -83,7 +85,8 @@ fn port(host_ip: Option<&str>, host: u16, inside: u16) -> RequestedPort {
 }
 
 fn namespace(networks: &Networks, owner: &str) -> Namespace {
-    lone::found(&networks.pins, owner).unwrap()
+    let Pin::Kept(namespace) = networks.pins.find(owner).unwrap() else { panic!("{owner} has none") };
+    namespace
 }
 
 /// A server that answers each connection and each datagram with the address of its client.
@@ -168,8 +171,6 @@ fn network_is_made_inspected_and_removed() {
         networks.finish_removals().unwrap();
         assert_eq!(networks.owners().unwrap(), Vec::<String>::new());
         assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Absent);
-        let preferred = NetworkRequest { preferred: Some(made.address4), ..wanted };
-        assert_eq!(networks.up(&preferred).unwrap().address4, made.address4);
     });
 }
 
@@ -184,13 +185,16 @@ fn mapped_ports_lead_to_the_allocation_if_bridges_call_rules() {
     on_host_with(Hairpin::On, |_, networks| mapped_ports("1", networks));
 }
 
-/// Whether bridges do so now. A machine without the module of the kernel can't be set so, and never does.
+/// Whether bridges do so now. A machine without the module of the kernel never does.
 fn bridge_calls_rules(value: &str) -> bool {
-    if Setting::BridgeCallsRules.get().unwrap().is_none() {
-        return value == "0";
+    let can_be_set = Setting::BridgeCallsRules.get().unwrap().is_some();
+    if can_be_set {
+        Setting::BridgeCallsRules.set(value).unwrap();
+        std::fs::write("/proc/sys/net/bridge/bridge-nf-call-ip6tables", value).unwrap();
+    } else if value == "1" {
+        leave_out("the module br_netfilter");
     }
-    Setting::BridgeCallsRules.set(value).unwrap();
-    true
+    can_be_set || value == "0"
 }
 
 fn mapped_ports(calls: &str, networks: &Networks) {
@@ -203,7 +207,8 @@ fn mapped_ports(calls: &str, networks: &Networks) {
         port(None, 8082, 80),
         port(Some(HOST6), 8083, 80),
     ];
-    networks.hold_ports(&request("server", &ports)).unwrap();
+    let holder = PortHolder::default();
+    holder.hold("server", &request("server", &ports).held_ports()).unwrap();
     networks.up(&request("server", &ports)).unwrap();
     networks.up(&request("client", &[])).unwrap();
     let (inside, client) = (namespace(networks, "server"), namespace(networks, "client"));
@@ -220,24 +225,28 @@ fn mapped_ports(calls: &str, networks: &Networks) {
         assert_eq!(server.serve(|| ask(address)).unwrap(), seen, "{address} from the machine");
         assert_eq!(server.serve_datagram(|| ask_datagram(address)).unwrap(), seen, "{address}, UDP");
     }
-    let within = |from: &Namespace, address: &str, seen: &str| {
+    let within = |server: &Server, from: &Namespace, (address, seen): (&str, &str)| {
         let asked = server.serve(|| from.run(|| ask(address)).unwrap());
         assert_eq!(asked.unwrap(), seen, "{address} from an allocation");
         let asked = server.serve_datagram(|| from.run(|| ask_datagram(address)).unwrap());
         assert_eq!(asked.unwrap(), seen, "{address} from an allocation, UDP");
     };
-    within(&client, "172.26.64.2:80", "172.26.64.3");
-    within(&client, "192.0.2.7:8080", bridge);
-    within(&client, "172.26.64.1:8082", bridge);
-    within(&inside, "192.0.2.7:8080", bridge);
+    within(&server, &client, ("172.26.64.2:80", "172.26.64.3"));
+    within(&server, &client, ("192.0.2.7:8080", bridge));
+    within(&server, &client, ("172.26.64.1:8082", bridge));
+    within(&server, &inside, ("192.0.2.7:8080", bridge));
     drop(server);
     let server = inside.run(|| Server::open("[::]:80")).unwrap();
     assert_eq!(server.serve(|| client.run(|| ask("[2001:db8::7]:8083")).unwrap()).unwrap(), bridge6);
     assert_eq!(server.serve(|| ask("[2001:db8::7]:8083")).unwrap(), HOST6);
     assert_eq!(server.serve(|| ask("[fd00:37::1]:8082")).unwrap(), bridge6);
+    assert_eq!(server.serve_datagram(|| ask_datagram("[2001:db8::7]:8083")).unwrap(), HOST6);
+    within(&server, &client, ("[fd00:37::2]:80", "fd00:37::3"));
+    within(&server, &inside, ("[2001:db8::7]:8083", bridge6));
     drop(server);
     assert!(TcpListener::bind("192.0.2.7:8080").is_err(), "the port is held");
     networks.down("server").unwrap();
+    holder.release("server");
     assert!(ask("192.0.2.7:8080").is_err(), "nobody listens any more");
     TcpListener::bind("192.0.2.7:8080").unwrap();
 }
@@ -291,8 +300,7 @@ fn packets_pass_a_chain_of_others_that_drops() {
     on_host(|_, networks| {
         networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
         networks.up(&request("b", &[])).unwrap();
-        // With or without: the packets are routed.
-        bridge_calls_rules("1");
+        assert!(bridge_calls_rules("0"), "the packets are routed");
         let mut netfilter = Socket::open(Protocol::Netfilter).unwrap();
         let mut batch = Batch::new(Table { family: Family::Ip, name: "filter" });
         let hook = Hook { point: HookPoint::Forward, priority: 0, kind: ChainKind::Filter };
@@ -321,10 +329,11 @@ fn a_client_that_sends_on_reaches_the_next_allocation() {
         client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         client.connect((HOST, 8080)).unwrap();
         let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let holder = PortHolder::default();
         for owner in ["a", "b"] {
             let ports = [port(Some(HOST), 8080, 80)];
             let wanted = request(owner, &ports);
-            networks.hold_ports(&wanted).unwrap();
+            holder.hold("any", &wanted.held_ports()).unwrap();
             client.send(b"nothing is mapped yet").unwrap();
             networks.up(&wanted).unwrap();
             let server = namespace(networks, owner).run(|| Server::open("0.0.0.0:80")).unwrap();
@@ -359,22 +368,6 @@ fn connection_that_has_ended_is_not_forgotten() {
         assert_eq!(conntrack::tcp_states(&mut socket, made.address4).len(), 2);
         conntrack::forget(&mut socket, &BTreeSet::from([made.address4.into()])).unwrap();
         assert_eq!(conntrack::tcp_states(&mut socket, made.address4), [TIME_WAIT]);
-    });
-}
-
-#[test]
-fn namespace_of_a_process_is_kept_instead_of_a_new_one() {
-    on_host(|_, networks| {
-        let made = networks.up(&request("a", &[])).unwrap();
-        let running = namespace(networks, "a");
-        networks.pins.remove("a").unwrap();
-        let existing = NetworkRequest { namespace: NamespaceSource::Existing(&running), ..request("a", &[]) };
-        assert_eq!(networks.up(&existing).unwrap(), made, "nothing has changed for the process");
-        let restarted = Namespace::new().unwrap();
-        let existing = NetworkRequest { namespace: NamespaceSource::Existing(&restarted), ..existing };
-        let moved = networks.up(&existing).unwrap();
-        assert_eq!((moved.address4, moved.namespace), (made.address4, restarted.id().unwrap()));
-        assert_eq!(networks.inspect(&existing).unwrap(), NetworkState::Complete(moved));
     });
 }
 
@@ -417,6 +410,50 @@ fn port_that_nothing_can_reach_is_refused() {
     });
 }
 
+/// Connections to it would hang: the kernel does not translate them.
+#[test]
+fn port_of_the_loopback_address_of_ipv6_is_refused() {
+    on_host(|_, networks| {
+        let refused = networks.up(&request("a", &[port(Some("::1"), 8080, 80)])).unwrap_err();
+        assert_eq!(refused.to_string(), "map port 8080 of ::1: the kernel can't translate this address");
+    });
+}
+
+/// An agent without an IPv6 network disables it on the bridge and inside.
+#[test]
+fn network_of_ipv6_is_added_and_removed_with_the_config() {
+    on_host(|machine, networks| {
+        let only4 = || Networks::open(BridgeConfig { subnet6: None, ..config(&machine.dir()) }).unwrap();
+        let wanted = request("a", &[]);
+        let plain = only4().up(&wanted).unwrap();
+        assert_eq!(plain.address6, None);
+        let made = networks.up(&wanted).unwrap();
+        assert_eq!((made.address4, made.namespace), (plain.address4, plain.namespace));
+        assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Complete(made));
+        let server = namespace(networks, "a").run(|| Server::open("[fd00:37::2]:80")).unwrap();
+        assert_eq!(server.serve(|| ask("[fd00:37::2]:80")).unwrap(), "fd00:37::1");
+        // Another program has removed the address.
+        let inside = namespace(networks, "a");
+        let mut socket = inside.socket(Protocol::Route).unwrap();
+        let eth0 = link::find(&mut socket, &inner_name().unwrap()).unwrap().unwrap();
+        address::remove(
+            &mut socket,
+            eth0.index,
+            &InterfaceAddress { ip: "fd00:37::2".parse().unwrap(), prefix: 64 },
+        )
+        .unwrap();
+        assert!(matches!(networks.inspect(&wanted).unwrap(), NetworkState::Incomplete { .. }));
+        networks.up(&wanted).unwrap();
+        assert_eq!(server.serve(|| ask("[fd00:37::2]:80")).unwrap(), "fd00:37::1");
+        assert_eq!(only4().up(&wanted).unwrap(), plain);
+        assert_eq!(only4().inspect(&wanted).unwrap(), NetworkState::Complete(plain));
+        let refused =
+            BridgeConfig { subnet6: Some("2001:db8::/64".parse().unwrap()), ..config(&machine.dir()) };
+        let refused = Networks::open(refused).unwrap().up(&wanted);
+        assert!(matches!(refused, Err(NetworkError::Overlap { .. })), "{refused:?}");
+    });
+}
+
 /// The claims are files, which a user can remove.
 #[test]
 fn address_in_the_namespace_outlives_its_claim() {
@@ -439,9 +476,6 @@ fn mapped_ports_are_known_before_they_are_held_again() {
         let next_agent = Networks::open(config(&machine.dir())).unwrap();
         assert!(next_agent.maps_ports(&request("a", &ports)).unwrap());
         assert!(!next_agent.maps_ports(&request("a", &[port(Some(HOST), 8081, 80)])).unwrap());
-        assert_eq!(next_agent.held_ports(), []);
-        next_agent.hold_ports(&request("a", &ports)).unwrap();
-        assert_eq!(next_agent.held_ports().len(), 2);
     });
 }
 
@@ -449,7 +483,7 @@ fn mapped_ports_are_known_before_they_are_held_again() {
 #[test]
 fn address_is_released_without_the_connection_of_its_owner() {
     on_host(|_, networks| {
-        let made = networks.up(&request("a", &[])).unwrap();
+        networks.up(&request("a", &[])).unwrap();
         let left_over = namespace(networks, "a");
         networks.down("a").unwrap();
         networks.finish_removals().unwrap();
@@ -457,7 +491,6 @@ fn address_is_released_without_the_connection_of_its_owner() {
         assert_eq!(link::find(&mut socket, &networks.link_name("a").unwrap()).unwrap(), None);
         let mut inside = left_over.socket(Protocol::Route).unwrap();
         assert_eq!(link::find(&mut inside, &inner_name().unwrap()).unwrap(), None);
-        let next = networks.up(&NetworkRequest { preferred: Some(made.address4), ..request("b", &[]) });
-        assert_eq!(next.unwrap().address4, made.address4);
+        assert_eq!(networks.pool.owners().unwrap(), BTreeMap::new());
     });
 }

@@ -1,5 +1,7 @@
 //! Reads chains, rules and elements that the kernel lists.
 
+use std::collections::BTreeMap;
+
 use crate::{
     message::{self, Attributes, Message},
     socket::{NetlinkError, Object, Socket},
@@ -8,11 +10,24 @@ use crate::{
 use super::{
     CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, COMMENT, DATA_VALUE, ELEMENT_DATA,
     ELEMENT_KEY, ELEMENT_USER_DATA, ELEMENTS, ELEMENTS_SET, ELEMENTS_TABLE, Element, Family, GET_CHAIN,
-    GET_ELEMENT, GET_RULE, GET_SET, HEADER_LEN, HOOK_NUMBER, HOOK_PRIORITY, LIST_ITEM, RULE_CHAIN,
-    RULE_EXPRESSIONS, RULE_HANDLE, RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table,
+    GET_ELEMENT, GET_RULE, GET_SET, GET_TABLE, HEADER_LEN, HOOK_NUMBER, HOOK_PRIORITY, LIST_ITEM, RULE_CHAIN,
+    RULE_EXPRESSIONS, RULE_HANDLE, RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, TABLE_NAME,
+    TABLE_OWNER, Table,
     decision::{self, Decision},
     key_of,
 };
+
+/// The tables of a family that only the socket with this address can change, by name.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn owned_tables(socket: &mut Socket, family: Family) -> Result<BTreeMap<String, u32>, NetlinkError> {
+    let found = socket.list("list tables", request(GET_TABLE, family, Attributes::new()))?;
+    let owned = |object: &Object| {
+        Some((text(object, TABLE_NAME), message::read_be32(value(object, TABLE_OWNER)?, 0)?))
+    };
+    Ok(found.iter().filter_map(owned).collect())
+}
 
 /// A chain that the kernel has.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,8 +199,7 @@ fn request(kind: u16, family: Family, attributes: Attributes) -> Message {
 }
 
 fn value(object: &Object, wanted: u16) -> Option<&[u8]> {
-    message::attributes_after(&object.body, HEADER_LEN)
-        .find_map(|(kind, value)| (kind == wanted).then_some(value))
+    message::find_after(&object.body, HEADER_LEN, wanted)
 }
 
 fn text(object: &Object, kind: u16) -> String {

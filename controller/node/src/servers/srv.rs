@@ -8,6 +8,7 @@ pub mod fed;
 use std::{
     hash::{BuildHasher as _, RandomState},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
     str::FromStr as _,
     time::Duration,
 };
@@ -16,6 +17,8 @@ use domain::{
     base::{Message, MessageBuilder, Name, Rtype, ToName as _, iana::Rcode},
     rdata::Srv,
 };
+use herdlet_base::resolver;
+use herdlet_runtime::off_thread;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UdpSocket},
@@ -24,8 +27,6 @@ use tokio::{
 
 /// Time limit per name server.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Maximum number of name servers, as in the C library.
-const SERVERS_MAX: usize = 3;
 /// Maximum number of records to use.
 const TARGETS_MAX: usize = 64;
 
@@ -34,18 +35,15 @@ const TARGETS_MAX: usize = 64;
 /// # Errors
 /// Why no name server gave an answer.
 pub(super) async fn look_up(name: &str) -> Result<Vec<(String, u16)>, String> {
-    let config = tokio::fs::read_to_string("/etc/resolv.conf").await.unwrap_or_default();
+    let config =
+        off_thread(|| resolver::read(Path::new(resolver::CONFIG))).await.ok().flatten().unwrap_or_default();
     look_up_at(name, &name_servers(&config)).await
 }
 
 /// The name servers of a `resolv.conf`; the local machine if there are none.
 fn name_servers(config: &str) -> Vec<SocketAddr> {
-    let words = config.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let named = words.filter_map(|words| match words[..] {
-        ["nameserver", address, ..] => address.parse::<IpAddr>().ok(),
-        _ => None,
-    });
-    let found: Vec<_> = named.take(SERVERS_MAX).map(|ip| SocketAddr::new(ip, 53)).collect();
+    let named = resolver::name_servers(config).take(resolver::SERVERS_MAX);
+    let found: Vec<_> = named.map(|ip| SocketAddr::new(ip, 53)).collect();
     if found.is_empty() { vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 53))] } else { found }
 }
 

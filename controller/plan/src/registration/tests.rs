@@ -326,14 +326,17 @@ fn published_port_leads_into_the_network_of_the_allocation_or_to_the_machine() {
         let published = registration.publish.unwrap();
         assert_eq!((published.port, published.host_network.as_deref()), (443, host_network));
         let usual = (registration.address, registration.port);
-        ((published.target_address, published.target_port), usual)
+        ((published.target_address, published.target_port), usual, published.target_address6)
     };
-    let ((ip, port), (_, host_port)) = target(&world, Some("lan"));
-    assert_eq!(ip, "172.26.64.9");
+    let ((ip, port), (_, host_port), none) = target(&world, Some("lan"));
+    assert_eq!((ip.as_str(), none), ("172.26.64.9", None));
+    let network = world.network.as_mut().unwrap();
+    network.address6 = Some("fd00:37::9".into());
+    assert_eq!(target(&world, Some("lan")).2.as_deref(), Some("fd00:37::9"));
     assert_ne!(port, host_port, "the port inside");
     world.network = None;
-    let (published, usual) = target(&world, None);
-    assert_eq!(published, usual);
+    let (published, usual, none) = target(&world, None);
+    assert_eq!((published, none), (usual, None));
     assert_eq!(world.one(service(Some("http"))).unwrap().publish, None);
 }
 

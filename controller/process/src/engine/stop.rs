@@ -136,7 +136,9 @@ impl Shared {
         if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
             return Ok(ended.map(drop)?);
         }
-        tracing::debug!(%id, "the grace period is over; killing the task");
+        if !grace.is_zero() {
+            self.reports().add_message(id.clone(), "It has not ended in time, and is killed".to_owned());
+        }
         main.send(Signal::KILL).map_err(retry)?;
         // A process that survives this is left to the cgroup kill, which reports an error to the caller.
         let _ = tokio::time::timeout(DEATH_TIME_MAX, ended()).await;

@@ -204,7 +204,8 @@ fn unknown_network_and_failing_plugin_are_explained_and_waited_for() {
     fs::rename(folder.path("net.conflist"), folder.path("net.off")).unwrap();
     fs::write(folder.path("fail.ADD"), "").unwrap();
     let mut agent = folder.start();
-    agent.apply(&job("web", "service", "network: {mode: cni/net}\n", &[sleeping()]));
+    let group = "network: {mode: cni/net, ports: {http: {to: 80}}}\n";
+    agent.apply(&job("web", "service", group, &[sleeping()]));
     let why = format!("no file *.conflist, *.conf or *.json in {} has this name", folder.path("").display());
     agent.until_printed(&["explain", "web"], |text| text.contains(&why));
     fs::rename(folder.path("net.off"), folder.path("net.conflist")).unwrap();
@@ -218,6 +219,7 @@ fn unknown_network_and_failing_plugin_are_explained_and_waited_for() {
     let expected =
         format!("IgnoreUnknown=true;NOMAD_ALLOC_ID={};NOMAD_GROUP_NAME=g;NOMAD_JOB_ID=web;", alloc.id());
     assert!(args.contains(&expected), "{args}");
+    agent.until_printed(&["get", "events", "web"], |text| text.contains("ports are only numbers"));
     agent.cli(&["delete", "web", "--wait"]).success();
     wait::until_true("nothing is left", || nothing_left(&agent));
     agent.finish();

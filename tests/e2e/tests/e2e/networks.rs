@@ -1,6 +1,7 @@
 //! Networks of allocations: namespaces, addresses, ports of the machine that lead there, over crashes and damage.
 
 mod drift;
+mod ipv6;
 
 use std::{
     collections::BTreeSet,

@@ -52,6 +52,7 @@ impl Ground {
             port: 8080,
             host_network: None,
             target_address: target.0.to_owned(),
+            target_address6: None,
             target_port: target.1,
         });
         self.catalogue.up(&owner(&view), vec![registration]);
@@ -101,17 +102,19 @@ fn port_leads_to_registered_instances_that_run() {
 #[test]
 fn port_is_on_one_address_of_the_machine() {
     let at = |host_ip: &str, network: Option<&str>| places(host_ip).addresses(network);
-    let ips = |all: &[&str]| Ok(all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<Ipv4Addr>>());
+    let ips = |all: &[&str]| Ok(all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>());
     assert_eq!(at("127.0.0.1", None), ips(&["127.0.0.1"]));
     assert_eq!(at("10.0.0.5", None), ips(&["10.0.0.5", "127.0.0.1"]));
     assert_eq!(at("10.0.0.5", Some("lan")), ips(&["192.0.2.7"]));
+    assert_eq!(at("10.0.0.5", Some("six")), ips(&["2001:db8::7"]));
+    assert_eq!(at("2001:db8::9", None), ips(&["2001:db8::9"]), "127.0.0.1 leads to instances of IPv4");
     for (host_ip, network, expected) in [
         ("0.0.0.0", None, "name a `host_network`"),
-        ("::1", None, "one IPv4 address"),
-        ("hostile\u{1b}[2J", None, "one IPv4 address"),
+        ("::", None, "name a `host_network`"),
+        ("::1", None, "the kernel can't translate ::1"),
+        ("hostile\u{1b}[2J", None, "one address"),
         ("10.0.0.5", Some("away"), "`network.host_networks`"),
         ("10.0.0.5", Some("wan"), "`wan`"),
-        ("10.0.0.5", Some("six"), "one IPv4 address"),
     ] {
         let why = at(host_ip, network).unwrap_err();
         assert!(why.contains(expected), "{why}");
@@ -143,7 +146,7 @@ fn port_moves_with_a_new_version() {
     Arc::make_mut(&mut view.spec).job_version = 7;
     ground.show(&view);
     let wanted = ground.wanted("127.0.0.1").remove(&8080).unwrap();
-    assert_eq!(wanted.addresses, Ok(vec![Ipv4Addr::new(192, 0, 2, 7)]));
+    assert_eq!(wanted.addresses, Ok(vec![IpAddr::from([192, 0, 2, 7])]));
     assert_eq!(ids(&wanted), ["s1", "s2"]);
 }
 
@@ -157,7 +160,7 @@ fn instance_on_the_loopback_gets_only_connections_of_the_machine() {
         ground.run(&job, seed, target);
     }
     let wanted = ground.wanted("10.0.0.5").remove(&8080).unwrap();
-    let at = |ip: &str| SocketAddrV4::new(ip.parse().unwrap(), 8080);
+    let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 8080);
     let (ports, barred) = wanted.targets_at(&[at("10.0.0.5"), at("127.0.0.1")]);
     let targets =
         |port: &PublishedPort| port.targets.iter().map(|target| target.at.to_string()).collect::<Vec<_>>();
@@ -166,4 +169,30 @@ fn instance_on_the_loopback_gets_only_connections_of_the_machine() {
     assert_eq!(barred.keys().collect::<Vec<_>>(), ["s1", "s3", "s4"]);
     assert!(barred["s1"].contains("for the machine alone"), "{}", barred["s1"]);
     assert!(barred["s3"].contains("use network mode `bridge`"), "{}", barred["s3"]);
+    assert!(barred["s4"].contains("no address of the family of"), "{}", barred["s4"]);
+}
+
+/// An instance in a network of its own has addresses of both families.
+#[test]
+fn port_leads_to_addresses_of_its_own_family() {
+    let ground = Ground::new();
+    let job = job("shop", Some("six"));
+    ground.run(&job, 1, ("172.26.80.2", 80));
+    let view = ground.run(&job, 2, ("172.26.80.3", 80));
+    let mut registration = fixture::registration(&view, "web", "s2");
+    registration.publish = Some(Publication {
+        port: 8080,
+        host_network: None,
+        target_address: "172.26.80.3".to_owned(),
+        target_address6: Some("fd00:37::3".to_owned()),
+        target_port: 80,
+    });
+    ground.catalogue.up(&owner(&view), vec![registration]);
+    ground.run(&job, 3, ("2001:db8::7", 20_001));
+    let wanted = ground.wanted("127.0.0.1").remove(&8080).unwrap();
+    let (ports, barred) = wanted.targets_at(&["[2001:db8::7]:8080".parse().unwrap()]);
+    let targets: Vec<String> = ports[0].targets.iter().map(|target| target.at.to_string()).collect();
+    assert_eq!(targets, ["[2001:db8::7]:20001", "[fd00:37::3]:80"]);
+    assert_eq!(barred.keys().collect::<Vec<_>>(), ["s1"]);
+    assert!(barred["s1"].contains("`network.subnet6`"), "{}", barred["s1"]);
 }

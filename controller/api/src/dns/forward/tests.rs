@@ -47,7 +47,13 @@ fn forwarder(port: u16, text: &str) -> (Forwarder, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("resolv.conf");
     fs::write(&path, text).unwrap();
-    (Forwarder::with_servers_of(&path, ("172.26.80.1".parse().unwrap(), port)), dir)
+    (
+        Forwarder::with_servers_of(
+            &path,
+            (vec!["172.26.80.1".parse().unwrap(), "fd00:37::1".parse().unwrap()], port),
+        ),
+        dir,
+    )
 }
 
 #[tokio::test]
@@ -91,9 +97,9 @@ async fn queries_over_tcp_are_forwarded_over_tcp() {
 fn servers_are_those_of_the_file_but_the_forwarder_itself() {
     let (forwarder, _dir) = forwarder(53, "");
     let text = "# nameserver 192.0.2.9\nnameserver 172.26.80.1\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\nnameserver\n\
-                nameserver 2001:db8::1\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch example.org\n";
+                nameserver fd00:37::1\nnameserver 2001:db8::1\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch example.org\n";
     let servers: Vec<String> =
-        forwarder.upstreams.servers_in(text.as_bytes()).iter().map(SocketAddr::to_string).collect();
+        forwarder.upstreams.servers_in(text).iter().map(SocketAddr::to_string).collect();
     assert_eq!(servers, ["127.0.0.53:53", "[2001:db8::1]:53", "192.0.2.1:53"]);
 }
 

@@ -3,8 +3,15 @@
 use super::*;
 use crate::test_machine::on_machine;
 
-fn at(ip: [u8; 4], port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(ip.into(), port)
+fn at(ip: [u8; 4], port: u16) -> SocketAddr {
+    SocketAddr::new(ip.into(), port)
+}
+
+fn published6(port: u16, targets: &[u16]) -> PublishedPort {
+    let at =
+        |last: u16, port: u16| SocketAddr::new(Ipv6Addr::new(0xfd00, 0x37, 0, 0, 0, 0, 0, last).into(), port);
+    let target = |last: &u16| Target { at: at(*last, 80), owner: last.to_string() };
+    PublishedPort { at: at(1, port), targets: targets.iter().map(target).collect() }
 }
 
 fn published(port: u16, targets: &[u8]) -> PublishedPort {
@@ -30,6 +37,9 @@ fn targets_share_the_elements_evenly() {
         }
     }
     assert!(slots_of(&[published(8080, &[])]).is_empty(), "the machine itself answers");
+    let mut of_both = published(8080, &[2]);
+    of_both.targets.extend(published6(8080, &[3, 4]).targets);
+    assert_eq!(slots_of(&[of_both]), slots_of(&[published(8080, &[2])]), "no packet changes its family");
 }
 
 #[test]
@@ -42,6 +52,8 @@ fn ports_are_set_changed_and_removed() {
             vec![published(8080, &[2, 3]), published(8081, &[4])],
             vec![published(8080, &[3]), published(8081, &[4])],
             vec![published(8081, &[4]), published(8082, &[])],
+            vec![published(8081, &[4]), published6(8081, &[4, 5])],
+            vec![published6(8081, &[5])],
             vec![],
             vec![published(8080, &[2])],
         ] {
@@ -75,11 +87,11 @@ fn targets_of_an_earlier_agent_are_corrected() {
 #[test]
 fn targets_of_an_allocation_are_withdrawn() {
     on_machine(|_| {
-        ports().set(&[published(8080, &[2, 3]), published(8081, &[2])]).unwrap();
+        let first = vec![published(8080, &[2, 3]), published(8081, &[2]), published6(8081, &[2, 3])];
+        ports().set(&first).unwrap();
         let ports = ports();
-        for (owner, left) in
-            [("7", vec![published(8080, &[2, 3]), published(8081, &[2])]), ("2", vec![published(8080, &[3])])]
-        {
+        let without_2 = vec![published(8080, &[3]), published6(8081, &[3])];
+        for (owner, left) in [("7", first), ("2", without_2)] {
             ports.withdraw(owner).unwrap();
             assert!(!ports.repair(&left).unwrap(), "{owner}");
         }
@@ -96,14 +108,14 @@ fn drift_is_found_and_repaired() {
         ports.set(&wanted).unwrap();
         let damage: [fn(&mut Batch<'_>); 4] = [
             |batch| batch.delete_table(),
-            |batch| batch.clear_map(TARGETS),
+            |batch| batch.clear_map(TARGETS4),
             |batch| batch.clear_chain(PUBLISH_IN),
             |batch| {
                 let foreign = at([192, 0, 2, 7], 9);
-                let key = [&*bytes_of(foreign), &[0; 4]].concat();
+                let key = [&*bytes_at(foreign), &[0; 4]].concat();
                 batch.add_elements(
-                    TARGETS,
-                    &[Element { key, value: bytes_of(foreign), comment: String::new() }],
+                    TARGETS4,
+                    &[Element { key, value: bytes_at(foreign), comment: String::new() }],
                 );
             },
         ];
@@ -129,5 +141,9 @@ fn elements_of_another_form_are_read() {
     for bytes in [&[][..], &[1], &[1, 2, 3, 4], &[1, 2, 3, 4, 5]] {
         assert_eq!(read_target(bytes), None);
     }
-    assert_eq!(read_target(&bytes_of(at([1, 2, 3, 4], 515))), Some(at([1, 2, 3, 4], 515)));
+    assert_eq!(read_target(&[0; 16]), None);
+    for port in [published(515, &[]), published6(515, &[])] {
+        assert_eq!(read_target(&bytes_at(port.at)), Some(port.at));
+        assert_eq!(read_target(&[&*bytes_at(port.at), &[0; 4]].concat()), Some(port.at), "a key");
+    }
 }

@@ -3,8 +3,8 @@
 use super::*;
 
 /// Answers one query with its client's address.
-fn serve(server: &NameServer) -> String {
-    let udp = server.udp.try_clone().unwrap();
+fn serve(sockets: &NameSockets) -> String {
+    let udp = sockets.udp.try_clone().unwrap();
     udp.set_nonblocking(false).unwrap();
     udp.set_read_timeout(Some(ANSWER_MAX)).unwrap();
     let (_, from) = udp.recv_from(&mut [0; 8]).unwrap();
@@ -14,13 +14,20 @@ fn serve(server: &NameServer) -> String {
     client
 }
 
+/// The client's address, by IPv4. By IPv6 it is another one of the same allocation.
 fn ask_from(inside: &Namespace, server: &NameServer) -> String {
-    std::thread::scope(|scope| {
-        let served = scope.spawn(|| serve(server));
-        let answer = inside.run(|| ask_datagram("172.26.64.1:53")).unwrap().unwrap();
-        assert_eq!(served.join().unwrap(), answer);
-        answer
-    })
+    let answers = server.sockets().iter().map(|sockets| {
+        std::thread::scope(|scope| {
+            let served = scope.spawn(|| serve(sockets));
+            let at = SocketAddr::new(sockets.ip, 53).to_string();
+            let answer = inside.run(|| ask_datagram(&at)).unwrap().unwrap();
+            assert_eq!(served.join().unwrap(), answer);
+            answer
+        })
+    });
+    let answers: Vec<String> = answers.collect();
+    assert!(answers[1].starts_with("fd00:37::"), "{answers:?}");
+    answers[0].clone()
 }
 
 #[test]
@@ -32,7 +39,8 @@ fn allocations_reach_the_name_server_beside_one_of_the_machine() {
         let made = networks.up(&request("a", &[])).unwrap();
         let inside = namespace(networks, "a");
         let server = networks.name_server().unwrap().unwrap();
-        assert_eq!(server.ip, Ipv4Addr::new(172, 26, 64, 1));
+        let ips: Vec<String> = server.sockets().iter().map(|sockets| sockets.ip.to_string()).collect();
+        assert_eq!(ips, ["172.26.64.1", "fd00:37::1"]);
         assert_eq!(ask_from(&inside, &server), made.address4.to_string());
         assert!(std::sync::Arc::ptr_eq(&server, &networks.name_server().unwrap().unwrap()), "it stays");
 
@@ -63,7 +71,8 @@ fn only_the_bridge_leads_to_the_name_server() {
     on_host(|_, networks| {
         networks.up(&request("a", &[])).unwrap();
         let server = networks.name_server().unwrap().unwrap();
-        let number = server.udp.local_addr().unwrap().port();
+        let first = &server.sockets()[0];
+        let number = first.udp.local_addr().unwrap().port();
         let neighbour = neighbour();
         let mut outside = neighbour.socket(Protocol::Route).unwrap();
         let inner = link::find(&mut outside, &inner_name().unwrap()).unwrap().unwrap();
@@ -73,7 +82,7 @@ fn only_the_bridge_leads_to_the_name_server() {
             let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok();
             assert!(!neighbour.run(connect).unwrap(), "{port}");
         }
-        assert!(server.udp.recv_from(&mut [0; 8]).is_err(), "nothing has arrived");
+        assert!(first.udp.recv_from(&mut [0; 8]).is_err(), "nothing has arrived");
     });
 }
 

@@ -104,6 +104,42 @@ fn spread_over_networks(calls: &str, networks: &Networks) {
     }
 }
 
+/// By TCP and by UDP, from the machine, a neighbour, and a target itself.
+#[test]
+fn connections_by_ipv6_lead_to_targets_of_ipv6() {
+    on_host(|_, networks| {
+        let ports = PublishedPorts::open("test").unwrap();
+        let made = ["a", "b"].map(|owner| networks.up(&request(owner, &[])).unwrap());
+        let inside = namespace(networks, "a");
+        let at = format!("[{}]:80", made[0].address6.unwrap());
+        let server = inside.run(|| Server::open(&at)).unwrap();
+        ports.set(&[published("[2001:db8::7]:8080", &[&at])]).unwrap();
+        let (neighbour, other) = (neighbour(), namespace(networks, "b"));
+        let bridge = "fd00:37::1";
+        assert_eq!(server.serve(|| ask("[2001:db8::7]:8080")).unwrap(), HOST6);
+        for (from, seen) in [(&neighbour, "2001:db8::8"), (&other, bridge)] {
+            assert_eq!(server.serve(|| from.run(|| ask("[2001:db8::7]:8080")).unwrap()).unwrap(), seen);
+            let asked = server.serve_datagram(|| from.run(|| ask_datagram("[2001:db8::7]:8080")).unwrap());
+            assert_eq!(asked.unwrap(), seen);
+        }
+        let client = UdpSocket::bind("[::]:0").unwrap();
+        client.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        client.connect((HOST6, 8080)).unwrap();
+        let served = |server: &Server| {
+            server.serve_datagram(|| {
+                client.send(b"?").unwrap();
+                client.recv(&mut [0; 64]).is_ok()
+            })
+        };
+        assert!(served(&server));
+        // A client that sends on reaches the next target.
+        let next = Server::open("[2001:db8::7]:20002");
+        ports.set(&[published("[2001:db8::7]:8080", &["[2001:db8::7]:20002"])]).unwrap();
+        assert!(served(&next));
+        ports.remove().unwrap();
+    });
+}
+
 #[test]
 fn connections_lead_to_ports_of_the_machine() {
     on_host(|_, networks| {

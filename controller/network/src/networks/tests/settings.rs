@@ -43,7 +43,7 @@ fn a_renamed_bridge_takes_over_the_networks() {
         let made = networks.up(&wanted).unwrap();
         let name = InterfaceName::new("hlother").unwrap();
         let renamed = Networks::open(BridgeConfig { name, ..config(&machine.dir()) }).unwrap();
-        assert_eq!(renamed.up(&NetworkRequest { preferred: Some(made.address4), ..wanted }).unwrap(), made);
+        assert_eq!(renamed.up(&wanted).unwrap(), made);
         let mut socket = Socket::open(Protocol::Route).unwrap();
         assert!(link::find(&mut socket, &networks.config.name).unwrap().is_none());
         let server = namespace(&renamed, "a").run(|| Server::open("0.0.0.0:80")).unwrap();

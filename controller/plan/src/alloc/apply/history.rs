@@ -174,10 +174,11 @@ impl Writer<'_> {
     fn note_killing(&mut self, index: TaskIndex) {
         let timeout = self.kill_timeout(index);
         let details = BTreeMap::from([(String::from("kill_timeout"), timeout.to_string())]);
-        let message = if self.state.durable.is_outlived() {
-            String::from(OUTLIVED)
-        } else {
-            format!("Sent interrupt. Waiting {timeout} before force killing")
+        let message = match self.spec.policy().events {
+            _ if self.state.durable.is_outlived() => String::from(OUTLIVED),
+            EventTexts::Nomad => format!("Sent interrupt. Waiting {timeout} before force killing"),
+            // Its driver may end it in another way than by a signal.
+            EventTexts::Own => format!("Stopping. Waiting {timeout} before force killing"),
         };
         self.note_with(index, TaskEventKind::Killing, message, details);
     }

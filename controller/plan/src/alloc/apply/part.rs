@@ -90,8 +90,14 @@ impl Writer<'_> {
 
     /// Marks the part as up, with the facts that it has produced.
     fn part_is_up_with(&mut self, part: Part, doing: Doing, facts: Option<Arc<Facts>>) {
+        let message = facts.as_ref().and_then(|facts| facts.message.clone());
         self.set_facts(part, doing, facts);
         self.part_is_up(part);
+        if let (Doing::Up, Some(message)) = (doing, message) {
+            for index in self.users(part) {
+                self.note(index, TaskEventKind::HookMessage, message.clone());
+            }
+        }
     }
 
     fn part_is_up(&mut self, part: Part) {

@@ -102,6 +102,25 @@ fn network_follows_the_directory_and_precedes_the_tasks() {
     assert_eq!(read_by(&life, 0), Some(Revision(1)));
 }
 
+/// Ports of a CNI network may lead nowhere.
+#[test]
+fn what_users_of_a_network_should_know_is_an_event_of_each_task() {
+    let spec = main_and_poststop();
+    let mut life = Bench::new(&spec, known(vec![pending(), pending()], Stage::Main, Parts::absent()));
+    life.settle();
+    life.outcome(Part::Dir, Outcome::Done(None));
+    let facts = Facts { message: Some("ports lead nowhere".to_string()), ..Facts::clone(&network(1)) };
+    life.outcome(Part::Network, Outcome::Done(Some(Arc::new(facts))));
+    for task in &life.state.durable.tasks {
+        let messages: Vec<&str> = task.events.iter().map(|event| event.message.as_str()).collect();
+        assert_eq!(
+            messages.iter().filter(|message| **message == "ports lead nowhere").count(),
+            1,
+            "{messages:?}"
+        );
+    }
+}
+
 /// The poststop task runs in the network, so that remains until its end.
 #[test]
 fn network_is_removed_after_the_last_process_and_before_the_directory() {

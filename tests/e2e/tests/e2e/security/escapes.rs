@@ -214,6 +214,10 @@ fn the_kernel_is_out_of_reach() {
         "unshare -Urmn sh -c 'mkdir -p /local/sys; mount -t sysfs none /local/sys && ls /local/sys/firmware/*'".to_owned(),
     ];
     attempts(&agent, "bold", &tried.each_ref().map(String::as_str));
+    // Without this setting the machine shows the kernel's log to all of its users.
+    if fs::read_to_string("/proc/sys/kernel/dmesg_restrict").unwrap().trim() == "1" {
+        attempts(&agent, "bold", &[&perl(syslog, "3, my $log = \"\\0\" x 4096, 4096")]);
+    }
     assert_eq!(fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), host);
     agent.finish();
 }
@@ -275,6 +279,43 @@ fn sockets_outside_are_out_of_reach() {
     attempts(&agent, "alone", &[&[abstract_name.as_str()], &sockets[..]].concat());
     attempts(&agent, "bold", &sockets);
     drop(listener);
+    agent.finish();
+}
+
+/// The agent's abstract socket, by which a second agent of its instance is found, is in the machine's network, as tasks may be.
+#[test]
+fn the_abstract_socket_of_the_agent_gives_tasks_nothing() {
+    if !(is_root() && has("perl")) {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("bold", "service", "", &[isolated("t", &runs_on("echo up"), "")]));
+    let name = format!("herdlet-instance-{}", agent.home.instance().unwrap());
+    let connected = |then: &str| {
+        let connect = format!(
+            "use Socket; sub open_one {{ socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, pack(\"Sa*\", AF_UNIX, \"\\0{name}\")) or die \"refused\"; return $s }}"
+        );
+        format!("perl -e '{connect} {then}'")
+    };
+    let in_task = |agent: &Agent, script: &str| {
+        let arguments = ["exec", "bold", "--task", "t", "--", "sh", "-c", script];
+        agent.cli(&arguments).success().stdout
+    };
+    // It closes the connection of any user but its own, and reads nothing.
+    let read = connected("my $s = open_one(); my $got = sysread($s, my $text, 4096); print \"got $got\\n\"");
+    assert_eq!(in_task(&agent, &read), "got 0\n");
+    // Connections that wait cost the agent nothing else.
+    let many = connected("my @all = map { open_one() } 1..64; print scalar(@all), \"\\n\"");
+    assert_eq!(in_task(&agent, &many), "64\n");
+    agent.cli(&["status"]).success();
+    // The name stays the agent's: no task can have it in its place.
+    let take = format!(
+        "perl -e 'use Socket; socket(my $s, PF_UNIX, SOCK_STREAM, 0); exit !bind($s, pack(\"Sa*\", AF_UNIX, \"\\0{name}\"))'"
+    );
+    attempts(&agent, "bold", &[&take]);
+    agent.crash();
+    agent.cli(&["wait", "bold"]).success();
+    assert_eq!(in_task(&agent, &read), "got 0\n");
     agent.finish();
 }
 
