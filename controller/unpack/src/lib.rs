@@ -13,6 +13,8 @@
 mod error;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod layer;
 mod marks;
 mod names;
