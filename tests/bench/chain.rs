@@ -32,7 +32,7 @@ pub(super) struct Chain {
 }
 
 /// What the removal of a network needs.
-pub(super) struct Attached {
+pub(super) struct ChainResult {
     container: String,
     index: u16,
     result: Value,
@@ -51,8 +51,8 @@ impl Chain {
     }
 
     /// Connects the namespace.
-    pub(super) fn add(&self, namespace: &Namespace, index: u16) -> Attached {
-        let mut attached = Attached { container: format!("bench-{index}"), index, result: Value::Null };
+    pub(super) fn add(&self, namespace: &Namespace, index: u16) -> ChainResult {
+        let mut attached = ChainResult { container: format!("bench-{index}"), index, result: Value::Null };
         for plugin in PLUGINS {
             let result = self.run(plugin, ("ADD", namespace), &attached);
             // The result of `loopback` belongs to a network of its own.
@@ -64,13 +64,13 @@ impl Chain {
     }
 
     /// Disconnects the namespace.
-    pub(super) fn remove(&self, namespace: &Namespace, attached: &Attached) {
+    pub(super) fn remove(&self, namespace: &Namespace, attached: &ChainResult) {
         for plugin in PLUGINS.into_iter().rev() {
             self.run(plugin, ("DEL", namespace), attached);
         }
     }
 
-    fn run(&self, plugin: &str, (command, namespace): (&str, &Namespace), attached: &Attached) -> Value {
+    fn run(&self, plugin: &str, (command, namespace): (&str, &Namespace), attached: &ChainResult) -> Value {
         let interface = if plugin == "loopback" { "lo" } else { "eth0" };
         let fd = namespace.as_fd().as_raw_fd();
         let mut child = Command::new(self.plugins.join(plugin))
@@ -94,7 +94,7 @@ impl Chain {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    fn config(&self, plugin: &str, attached: &Attached) -> Value {
+    fn config(&self, plugin: &str, attached: &ChainResult) -> Value {
         let mut config = json!({ "cniVersion": "0.4.0", "name": "bench", "type": plugin });
         let keys = match plugin {
             "bridge" => {

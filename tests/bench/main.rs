@@ -17,6 +17,7 @@
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
 //! - [`isolated`]: tasks of the driver `exec`, beside those of `raw_exec`.
+//! - [`images`]: images that are pulled into the store.
 //! - [`networks`]: networks of allocations, made and removed; beside CNI plugins ([`chain`]), which are left out if there are none.
 //! - [`published`]: published and mapped ports beside the addresses of their instances.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
@@ -34,6 +35,7 @@ mod containers;
 mod cost;
 mod durable;
 mod ground;
+mod images;
 mod isolated;
 mod job;
 mod machine;
@@ -57,7 +59,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 32] = [
+const MEASURES: [(&str, Measure); 33] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -79,6 +81,7 @@ const MEASURES: [(&str, Measure); 32] = [
     ("template", template::engine),
     ("templates", templates::a_thousand),
     ("task-api", task_api::cached_token),
+    ("image-pull", images::pull),
     ("networks", networks::made_and_removed),
     ("networks-cni", networks::beside_plugins),
     ("bridged-200", networks::many),

@@ -40,7 +40,7 @@ use herdlet_driver::{
 };
 use herdlet_images::{
     Reference,
-    store::{Claims, PruneOrder, Removed, Store},
+    store::{Claims, PruneOrder, RemovalReport, Store},
 };
 use herdlet_process::{
     engine::{Engine, Setup},
@@ -250,7 +250,7 @@ async fn collect(shared: Arc<Shared>) {
     }
 }
 
-fn prune(shared: &Shared, unused_for: Duration) -> DriverResult<Removed> {
+fn prune(shared: &Shared, unused_for: Duration) -> DriverResult<RemovalReport> {
     let claims: Claims = shared.claims()?;
     let disk = rustix::fs::statvfs(shared.store.dir());
     let disk = disk.map_err(|errno| DriverError::retry(format!("measure the disk of images: {errno}")))?;

@@ -56,11 +56,11 @@ use crate::{
 /// A store of images.
 #[derive(Debug, Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    shared: Arc<StoreParts>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StoreParts {
     layout: Arc<Layout>,
     layers: Arc<Layers>,
     puller: Arc<Puller>,
@@ -124,7 +124,7 @@ pub struct PruneOrder {
 
 /// What has been removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovalReport {
     /// [`Image::id`] of each image.
     pub images: Vec<Digest>,
     /// Layers that no image needs any more.
@@ -170,7 +170,7 @@ impl Store {
         let layout = Arc::new(Layout::open(dir)?);
         let layers = Arc::new(Layers::new(unpacker, limits));
         let puller = Arc::new(Puller::new(Arc::clone(&layout), Arc::clone(&layers)));
-        Ok(Self { shared: Arc::new(Shared { layout, layers, puller, pulls: Pulls::default() }) })
+        Ok(Self { shared: Arc::new(StoreParts { layout, layers, puller, pulls: Pulls::default() }) })
     }
 
     /// Finds an image that was pulled or loaded under a name, without a registry. It counts as used now.
@@ -220,7 +220,7 @@ impl Store {
         platforms: &Platforms,
         cancelled: &CancellationToken,
     ) -> Result<Vec<Image>, LoadError> {
-        let Shared { layout, layers, .. } = &*self.shared;
+        let StoreParts { layout, layers, .. } = &*self.shared;
         let loader = Loader { layout: Arc::clone(layout), layers: Arc::clone(layers) };
         loader.load(archive, platforms, cancelled).await
     }
@@ -246,7 +246,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Claimed`] if the caller, by `claims`, or another agent uses it.
-    pub fn remove(&self, id: &Digest, claims: &Claims) -> Result<Removed, StoreError> {
+    pub fn remove(&self, id: &Digest, claims: &Claims) -> Result<RemovalReport, StoreError> {
         collect::remove(&self.shared.layout, id, claims)
     }
 
@@ -254,7 +254,7 @@ impl Store {
     ///
     /// # Errors
     /// If the store can't be changed; what has been removed until then stays so.
-    pub fn prune(&self, order: &PruneOrder) -> Result<Removed, StoreError> {
+    pub fn prune(&self, order: &PruneOrder) -> Result<RemovalReport, StoreError> {
         collect::prune(&self.shared.layout, order)
     }
 

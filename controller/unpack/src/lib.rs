@@ -13,6 +13,8 @@
 mod error;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod layer;
 mod marks;
 mod names;
@@ -290,10 +292,21 @@ pub fn finish_layer(into: &Dir) -> Result<(Dir, LayerReport), UnpackError> {
         let report = marks::make_all(into, &tree)?;
         Ok((tree, report))
     };
-    finished().map_err(|error: TreeError| match error {
-        error if error.is_full() => UnpackError::Full { why: error.to_string() },
-        TreeError::Fs(error) => UnpackError::Fs(error),
-        error => UnpackError::Refused { why: error.to_string() },
+    finished().map_err(|error: TreeError| {
+        let why = error.to_string();
+        match error {
+            _ if error.is_full() => UnpackError::Full { why },
+            TreeError::Fs(error) => UnpackError::Fs(error),
+            TreeError::Outside { .. }
+            | TreeError::LinkOutside { .. }
+            | TreeError::Kind { .. }
+            | TreeError::Entries { .. }
+            | TreeError::Bytes { .. }
+            | TreeError::Depth { .. }
+            | TreeError::Marks { .. }
+            | TreeError::Abandoned
+            | TreeError::Read(_) => UnpackError::Refused { why },
+        }
     })
 }
 
@@ -323,10 +336,15 @@ fn carry_out(work: &str) -> Result<(), (u8, String)> {
         Work::Files(order) => unpack_files(archive, order, dir),
         Work::Layer(order) => layer::unpack(archive, &order, &dir),
     };
-    unpacked.map_err(|error| match error {
-        TreeError::Bytes { .. } => (TOO_LARGE_CODE, error.to_string()),
-        error if error.is_full() => (FULL_CODE, error.to_string()),
-        error => refused(error.to_string()),
+    unpacked.map_err(|error| {
+        let code = if matches!(error, TreeError::Bytes { .. }) {
+            TOO_LARGE_CODE
+        } else if error.is_full() {
+            FULL_CODE
+        } else {
+            REFUSED_CODE
+        };
+        (code, error.to_string())
     })
 }
 

@@ -89,14 +89,17 @@ impl<R: Read> TapeReader<R> {
         loop {
             self.skip_rest()?;
             let Some(header) = self.header()? else { return Ok(None) };
-            match header.entry_type() {
-                EntryType::XHeader => {
-                    extension.records = Records::parse(&self.small_content(&header)?)?;
-                }
-                EntryType::GNULongName => extension.path = Some(until_zero(self.small_content(&header)?)),
-                EntryType::GNULongLink => extension.target = Some(until_zero(self.small_content(&header)?)),
-                EntryType::XGlobalHeader => self.begin(header.entry_size()?)?,
-                _ => return self.entry(&header, extension).map(Some),
+            let kind = header.entry_type();
+            if kind.is_pax_global_extensions() {
+                self.begin(header.entry_size()?)?;
+            } else if kind.is_pax_local_extensions() {
+                extension.records = Records::parse(&self.small_content(&header)?)?;
+            } else if kind.is_gnu_longname() {
+                extension.path = Some(until_zero(self.small_content(&header)?));
+            } else if kind.is_gnu_longlink() {
+                extension.target = Some(until_zero(self.small_content(&header)?));
+            } else {
+                return self.entry(&header, extension).map(Some);
             }
         }
     }
@@ -228,16 +231,17 @@ impl<R: Read> TapeReader<R> {
 
 /// What an entry is. Old programs mark a directory by a slash only.
 fn kind(entry_type: EntryType, path: &[u8]) -> Kind {
-    match entry_type {
-        EntryType::Regular if path.ends_with(b"/") => Kind::Directory,
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
-        EntryType::Directory => Kind::Directory,
-        EntryType::Symlink => Kind::Symlink,
-        EntryType::Link => Kind::HardLink,
-        EntryType::Fifo => Kind::Fifo,
-        EntryType::Char | EntryType::Block => Kind::Device,
-        _ => Kind::Unknown,
-    }
+    // The type cannot be matched: it is open to further ones.
+    let known = [
+        (entry_type.is_file() && path.ends_with(b"/"), Kind::Directory),
+        (entry_type.is_file() || entry_type.is_contiguous() || entry_type.is_gnu_sparse(), Kind::File),
+        (entry_type.is_dir(), Kind::Directory),
+        (entry_type.is_symlink(), Kind::Symlink),
+        (entry_type.is_hard_link(), Kind::HardLink),
+        (entry_type.is_fifo(), Kind::Fifo),
+        (entry_type.is_character_special() || entry_type.is_block_special(), Kind::Device),
+    ];
+    known.into_iter().find_map(|(is_it, kind)| is_it.then_some(kind)).unwrap_or(Kind::Unknown)
 }
 
 fn invalid(why: &'static str) -> io::Error {

@@ -22,12 +22,12 @@ fn the_process_that_unpacks() {
     std::process::exit(i32::from(execute(&order)));
 }
 
-struct Unpacked {
+struct UnpackedLayer {
     temp: tempfile::TempDir,
     result: Result<LayerReport, UnpackError>,
 }
 
-impl Unpacked {
+impl UnpackedLayer {
     fn path(&self, path: &str) -> PathBuf {
         self.temp.path().join("layer/tree").join(path)
     }
@@ -59,7 +59,7 @@ impl Unpacked {
 
 const BYTES_MAX: u64 = 1 << 20;
 
-async fn unpack_with(bytes: &[u8], codec: Codec) -> Unpacked {
+async fn unpack_with(bytes: &[u8], codec: Codec) -> UnpackedLayer {
     let temp = tempfile::tempdir().unwrap();
     fs::create_dir(temp.path().join("layer")).unwrap();
     fs::write(temp.path().join("outside"), "outside").unwrap();
@@ -78,10 +78,10 @@ async fn unpack_with(bytes: &[u8], codec: Codec) -> Unpacked {
     let unpacked = unpacker.unpack_layer(archive, &into, &order, &CancellationToken::new()).await;
     let result = unpacked.and_then(|()| finish_layer(&into).map(|(_, report)| report));
     assert_eq!(fs::read_to_string(temp.path().join("outside")).unwrap(), "outside");
-    Unpacked { temp, result }
+    UnpackedLayer { temp, result }
 }
 
-async fn unpack(tar: TarText) -> Unpacked {
+async fn unpack(tar: TarText) -> UnpackedLayer {
     unpack_with(&tar.finish(), Codec::Plain).await
 }
 

@@ -13,7 +13,7 @@ use std::{
 use herdlet_base::{durable, safe_fs::Dir};
 
 use super::{
-    Claims, ListedImage, PruneOrder, Removed,
+    Claims, ListedImage, PruneOrder, RemovalReport,
     error::{StoreError, io_error},
     layout::{Layout, Staging, age, file_name},
     records::{self, ClaimRecord, NameRecord},
@@ -49,7 +49,7 @@ pub(super) fn claim(layout: &Layout, claims: &Claims) -> Result<(), StoreError> 
     records::write_claims(layout, claims)
 }
 
-pub(super) fn remove(layout: &Layout, id: &Digest, claims: &Claims) -> Result<Removed, StoreError> {
+pub(super) fn remove(layout: &Layout, id: &Digest, claims: &Claims) -> Result<RemovalReport, StoreError> {
     let removal = {
         let _lock = layout.lock_exclusive()?;
         records::write_claims(layout, claims)?;
@@ -64,7 +64,7 @@ pub(super) fn remove(layout: &Layout, id: &Digest, claims: &Claims) -> Result<Re
     removal.finish()
 }
 
-pub(super) fn prune(layout: &Layout, order: &PruneOrder) -> Result<Removed, StoreError> {
+pub(super) fn prune(layout: &Layout, order: &PruneOrder) -> Result<RemovalReport, StoreError> {
     layout.clean_staging()?;
     let removal = {
         let _lock = layout.lock_exclusive()?;
@@ -115,7 +115,7 @@ struct Removal<'l> {
     /// Layers of removed images.
     released: BTreeSet<Digest>,
     staging: Staging,
-    removed: Removed,
+    removed: RemovalReport,
 }
 
 impl<'l> Removal<'l> {
@@ -133,7 +133,7 @@ impl<'l> Removal<'l> {
             layers: records::all_layers(layout)?,
             released: BTreeSet::new(),
             staging: layout.stage()?,
-            removed: Removed::default(),
+            removed: RemovalReport::default(),
         })
     }
 
@@ -197,7 +197,7 @@ impl<'l> Removal<'l> {
     }
 
     /// Deletes what has been taken away, without the lock.
-    fn finish(self) -> Result<Removed, StoreError> {
+    fn finish(self) -> Result<RemovalReport, StoreError> {
         self.staging.discard()?;
         Ok(self.removed)
     }

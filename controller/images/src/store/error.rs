@@ -95,10 +95,14 @@ impl PullError {
 
 impl From<RegistryError> for PullError {
     fn from(error: RegistryError) -> Self {
-        match error {
-            RegistryError::Cancelled => Self::Cancelled,
-            RegistryError::Write(error) if is_full(&error) => Self::Full { why: error.to_string() },
-            error => Self::Registry(Arc::new(error)),
+        if let RegistryError::Write(source) = &error
+            && is_full(source)
+        {
+            return Self::Full { why: source.to_string() };
+        }
+        match matches!(error, RegistryError::Cancelled) {
+            true => Self::Cancelled,
+            false => Self::Registry(Arc::new(error)),
         }
     }
 }

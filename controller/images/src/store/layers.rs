@@ -130,9 +130,9 @@ impl Layers {
 
 /// A layer that does not fit the disk is not at fault.
 pub(super) fn blame(error: UnpackError, bound: Bound) -> LayerError {
-    match error {
-        UnpackError::TooLarge { why } if bound == Bound::Disk => LayerError::Full { why },
-        error => error.into(),
+    match (bound, error) {
+        (Bound::Disk, UnpackError::TooLarge { why }) => LayerError::Full { why },
+        (Bound::Disk | Bound::Limit, error) => error.into(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pulls that run: all who wait for the same name share one.
 //!
-//! In: a name, and what pulls it. Out: its result, for each of them. A pull runs in a task of its own: it is told to stop once nobody
+//! In: a name, and what pulls it. Out: its result, for each of them. A pull runs in a task of its own: it stops once nobody
 //! waits for it any more, and ends by itself.
 
 use std::{

@@ -124,7 +124,7 @@ impl Seal {
     }
 }
 
-/// Not labels, which the machine may set anew.
+/// Not labels, which the machine may set again.
 fn is_of_layer(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name == b"security.capability" || name == b"trusted.overlay.opaque"
 }

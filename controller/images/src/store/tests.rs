@@ -104,22 +104,22 @@ struct MadeImage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Packed {
+enum Packing {
     Plain,
     Gzip,
     Zstd,
 }
 
 impl MadeImage {
-    fn new(name: &str, layers: &[(TarText, Packed)]) -> Self {
+    fn new(name: &str, layers: &[(TarText, Packing)]) -> Self {
         let tars: Vec<Vec<u8>> = layers.iter().map(|(tar, _)| tar.clone().finish()).collect();
         let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::of_bytes(tar)).collect();
-        let layers: Vec<(Vec<u8>, Packed)> =
+        let layers: Vec<(Vec<u8>, Packing)> =
             tars.iter().zip(layers).map(|(tar, (_, packed))| (pack(tar, *packed), *packed)).collect();
-        Self::of(name, layers, diff_ids)
+        Self::with_layers(name, layers, diff_ids)
     }
 
-    fn of(name: &str, layers: Vec<(Vec<u8>, Packed)>, diff_ids: Vec<Digest>) -> Self {
+    fn with_layers(name: &str, layers: Vec<(Vec<u8>, Packing)>, diff_ids: Vec<Digest>) -> Self {
         let config = json!({
             "os": "linux", "architecture": "amd64", "config": {"Cmd": [name], "Env": ["A=b"]},
             "rootfs": {"type": "layers", "diff_ids": diff_ids},
@@ -130,9 +130,9 @@ impl MadeImage {
             .iter()
             .map(|(bytes, packed)| {
                 let end = match packed {
-                    Packed::Plain => "",
-                    Packed::Gzip => "+gzip",
-                    Packed::Zstd => "+zstd",
+                    Packing::Plain => "",
+                    Packing::Gzip => "+gzip",
+                    Packing::Zstd => "+zstd",
                 };
                 describe(&format!("application/vnd.oci.image.layer.v1.tar{end}"), bytes)
             })
@@ -168,15 +168,15 @@ impl MadeImage {
     }
 }
 
-fn pack(tar: &[u8], packed: Packed) -> Vec<u8> {
+fn pack(tar: &[u8], packed: Packing) -> Vec<u8> {
     match packed {
-        Packed::Plain => tar.to_vec(),
-        Packed::Gzip => {
+        Packing::Plain => tar.to_vec(),
+        Packing::Gzip => {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             encoder.write_all(tar).unwrap();
             encoder.finish().unwrap()
         }
-        Packed::Zstd => ruzstd::encoding::compress_to_vec(tar, ruzstd::encoding::CompressionLevel::Fastest),
+        Packing::Zstd => ruzstd::encoding::compress_to_vec(tar, ruzstd::encoding::CompressionLevel::Fastest),
     }
 }
 
@@ -212,18 +212,18 @@ fn blobs(registry: &StandIn) -> usize {
     registry.targets().iter().filter(|target| target.contains("/blobs/")).count()
 }
 
-fn base() -> (TarText, Packed) {
+fn base() -> (TarText, Packing) {
     let tar = TarText::new().directory("bin").file("bin/sh", &noise(200_000)).symlink("lib", "/usr/lib");
-    (tar, Packed::Gzip)
+    (tar, Packing::Gzip)
 }
 
-fn upper() -> (TarText, Packed) {
+fn upper() -> (TarText, Packing) {
     let tar = TarText::new()
         .directory("bin")
         .file("bin/.wh.sh", b"")
         .file("etc/.wh..wh..opq", b"")
         .file("etc/motd", b"hello");
-    (tar, Packed::Zstd)
+    (tar, Packing::Zstd)
 }
 
 /// Bytes that no program compresses.

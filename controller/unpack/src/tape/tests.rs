@@ -1,9 +1,11 @@
+//! Tars as programs write them, and such that none does.
+
 use super::*;
 use crate::fixture::{TarEntry, TarText};
 
-type Found = (String, Kind, Vec<u8>);
+type ReadEntry = (String, Kind, Vec<u8>);
 
-fn read(tar: &[u8]) -> io::Result<Vec<Found>> {
+fn read(tar: &[u8]) -> io::Result<Vec<ReadEntry>> {
     let mut tape = TapeReader::new(tar);
     let mut found = Vec::new();
     while let Some(entry) = tape.next_entry()? {
@@ -14,7 +16,7 @@ fn read(tar: &[u8]) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-fn found(path: &str, kind: Kind, content: &[u8]) -> Found {
+fn found(path: &str, kind: Kind, content: &[u8]) -> ReadEntry {
     (path.to_owned(), kind, content.to_vec())
 }
 

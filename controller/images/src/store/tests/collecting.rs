@@ -37,7 +37,7 @@ async fn layers_stay_while_an_image_needs_them() {
     assert_eq!(listed.iter().map(|listed| listed.image.id.clone()).collect::<Vec<_>>(), ids);
 
     let removed = test.store.remove(&other.id(), &claims("a", &[&one])).unwrap();
-    assert_eq!(removed, Removed { images: vec![other.id()], layers: 1, bytes: 5 });
+    assert_eq!(removed, RemovalReport { images: vec![other.id()], layers: 1, bytes: 5 });
     assert!(test.store.find(&reference("team/one:1")).unwrap().is_some());
     assert_eq!(test.store.find(&reference("team/other:1")).unwrap(), None);
     assert_eq!(test.store.verify().unwrap(), []);
@@ -61,7 +61,7 @@ async fn images_in_use_are_not_removed() {
         assert!(matches!(&refused, StoreError::Claimed { owner: by, .. } if by == owner), "{refused}");
     }
     let removed = test.store.prune(&prune(own, Duration::ZERO)).unwrap();
-    assert_eq!(removed, Removed::default());
+    assert_eq!(removed, RemovalReport::default());
     let owners: Vec<Vec<String>> =
         test.store.list().unwrap().into_iter().map(|listed| listed.claimed_by).collect();
     assert!(
@@ -99,15 +99,15 @@ async fn unused_images_are_removed_by_age_and_for_space() {
     }
     let (test, one, other, _registry) = two_images().await;
     let none = || claims("a", &[]);
-    assert_eq!(test.store.prune(&prune(none(), YEAR)).unwrap(), Removed::default());
+    assert_eq!(test.store.prune(&prune(none(), YEAR)).unwrap(), RemovalReport::default());
     age(&test.store, &other, 2 * YEAR);
     assert_eq!(test.store.prune(&prune(none(), YEAR)).unwrap().images, [other.id()]);
     // For want of space, the one that is unused for the longest time, but none that was found just now.
     let for_space = PruneOrder { free_bytes_min: u64::MAX, ..prune(none(), YEAR) };
-    assert_eq!(test.store.prune(&for_space).unwrap(), Removed::default());
+    assert_eq!(test.store.prune(&for_space).unwrap(), RemovalReport::default());
     age(&test.store, &one, Duration::from_secs(60 * 60));
     test.store.find(&reference("team/one:1")).unwrap().unwrap();
-    assert_eq!(test.store.prune(&for_space).unwrap(), Removed::default());
+    assert_eq!(test.store.prune(&for_space).unwrap(), RemovalReport::default());
     age(&test.store, &one, Duration::from_secs(60 * 60));
     assert_eq!(test.store.prune(&for_space).unwrap().images, [one.id()]);
     assert_eq!(test.contents(), [0, 0, 0]);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const TAR: (fn() -> TarText, Packed) = (|| TarText::new().file("a", b"a"), Packed::Gzip);
+const TAR: (fn() -> TarText, Packing) = (|| TarText::new().file("a", b"a"), Packing::Gzip);
 
 /// Pulls an image that must be refused. Nothing is left of it.
 async fn refused(image: &MadeImage, limits: LayerLimits) -> PullError {
@@ -22,7 +22,7 @@ async fn a_layer_with_another_digest_is_refused_and_fetched_again() {
     }
     let tar = pack(&TAR.0().finish(), TAR.1);
     let lie = Digest::of_bytes(b"another tar");
-    let image = MadeImage::of("app", vec![(tar, TAR.1)], vec![lie]);
+    let image = MadeImage::with_layers("app", vec![(tar, TAR.1)], vec![lie]);
     let error = refused(&image, LayerLimits::default()).await;
     assert!(matches!(&error, PullError::Layer { number: 1, why } if why.contains("digest")), "{error}");
     // What the registry sends is not what the manifest promises.
@@ -53,11 +53,11 @@ async fn a_hostile_layer_leaves_nothing() {
         TarText::new().file("../.wh.tree", b""),
         TarText::new().file("x", b"x").raw(&[7; 512]),
     ] {
-        let error = refused(&MadeImage::new("app", &[(tar, Packed::Gzip)]), LayerLimits::default()).await;
+        let error = refused(&MadeImage::new("app", &[(tar, Packing::Gzip)]), LayerLimits::default()).await;
         assert!(matches!(error, PullError::Layer { number: 1, .. }), "{error}");
     }
     let not_a_tar =
-        MadeImage::of("app", vec![(b"<html>".to_vec(), Packed::Gzip)], vec![Digest::of_bytes(b"")]);
+        MadeImage::with_layers("app", vec![(b"<html>".to_vec(), Packing::Gzip)], vec![Digest::of_bytes(b"")]);
     let error = refused(&not_a_tar, LayerLimits::default()).await;
     assert!(matches!(error, PullError::Layer { .. }), "{error}");
 }
@@ -68,7 +68,7 @@ async fn a_bomb_is_refused_in_bounds() {
         return;
     }
     let zeros = vec![0; 8 << 20];
-    let image = MadeImage::new("app", &[(TarText::new().file("zeros", &zeros), Packed::Gzip)]);
+    let image = MadeImage::new("app", &[(TarText::new().file("zeros", &zeros), Packing::Gzip)]);
     for limits in [
         LayerLimits { ratio_max: 20, ratio_from: 1 << 20, ..LayerLimits::default() },
         LayerLimits { bytes_max: 1 << 20, ..LayerLimits::default() },
@@ -78,7 +78,7 @@ async fn a_bomb_is_refused_in_bounds() {
     }
     let many = (0..50).fold(TarText::new(), |tar, number| tar.file(&number.to_string(), b""));
     let limits = LayerLimits { entries_max: 20, ..LayerLimits::default() };
-    let error = refused(&MadeImage::new("app", &[(many, Packed::Zstd)]), limits).await;
+    let error = refused(&MadeImage::new("app", &[(many, Packing::Zstd)]), limits).await;
     assert!(matches!(&error, PullError::Layer { why, .. } if why.contains("entries")), "{error}");
     let slow = LayerLimits { time_max: Duration::ZERO, ..LayerLimits::default() };
     let image = MadeImage::new("app", &[base()]);
@@ -92,7 +92,7 @@ async fn the_first_failure_ends_the_other_layers() {
     if !is_root() {
         return;
     }
-    let bad = (TarText::new().file("../x", b"x"), Packed::Gzip);
+    let bad = (TarText::new().file("../x", b"x"), Packing::Gzip);
     let image = MadeImage::new("app", &[base(), bad, upper()]);
     let registry = serve(&[("team/app:1", &image)]).await;
     let test = TestStore::new();
@@ -121,9 +121,9 @@ async fn a_full_disk_leaves_nothing_and_is_reported() {
     let Some((_env, store)) = full_disk("1m") else { return };
     let small = MadeImage::new("small", &[upper()]);
     // The download fits, the unpacked layer does not.
-    let unpacked = MadeImage::new("app", &[(TarText::new().file("zeros", &vec![0; 4 << 20]), Packed::Gzip)]);
+    let unpacked = MadeImage::new("app", &[(TarText::new().file("zeros", &vec![0; 4 << 20]), Packing::Gzip)]);
     // The download does not fit.
-    let download = MadeImage::new("app", &[(TarText::new().file("noise", &noise(4 << 20)), Packed::Gzip)]);
+    let download = MadeImage::new("app", &[(TarText::new().file("noise", &noise(4 << 20)), Packing::Gzip)]);
     let registry =
         serve(&[("team/app:1", &unpacked), ("team/app:2", &download), ("team/small:1", &small)]).await;
     for name in ["team/app:1", "team/app:2"] {

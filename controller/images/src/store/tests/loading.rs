@@ -45,9 +45,9 @@ async fn archives_of_docker_are_loaded() {
         return;
     }
     let tars = [base().0, upper().0];
-    let image = MadeImage::new("app", &tars.clone().map(|tar| (tar, Packed::Plain)));
+    let image = MadeImage::new("app", &tars.clone().map(|tar| (tar, Packing::Plain)));
     let names = json!(["reg.io/team/app:1", "busybox:2"]);
-    for packed in [Packed::Plain, Packed::Gzip, Packed::Zstd] {
+    for packed in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
         let test = TestStore::new();
         let bytes = pack(&saved(&image, &tars, &names).finish(), packed);
         let loaded = load(&test.store, &bytes).await.unwrap();
@@ -71,7 +71,7 @@ async fn links_between_layers_are_followed_in_the_archive_only() {
         return;
     }
     let tar = base().0;
-    let image = MadeImage::new("app", &[(tar.clone(), Packed::Plain), (tar.clone(), Packed::Plain)]);
+    let image = MadeImage::new("app", &[(tar.clone(), Packing::Plain), (tar.clone(), Packing::Plain)]);
     let config = "config.json";
     let manifest = |second: &str| json!([{"Config": config, "RepoTags": ["reg.io/team/app:1"], "Layers": ["a/layer.tar", second]}]);
     let begin = |second: &str| {
@@ -83,7 +83,7 @@ async fn links_between_layers_are_followed_in_the_archive_only() {
     let test = TestStore::new();
     load(&test.store, &begin("b/layer.tar").symlink("b/layer.tar", "../a/layer.tar").finish()).await.unwrap();
     assert_eq!(test.store.find(&reference("team/app:1")).unwrap().unwrap().layers.len(), 2);
-    let other = MadeImage::new("other", &[(tar.clone(), Packed::Plain), (upper().0, Packed::Plain)]);
+    let other = MadeImage::new("other", &[(tar.clone(), Packing::Plain), (upper().0, Packing::Plain)]);
     for second in ["../../../etc/passwd", "/etc/passwd", "missing", "a", ""] {
         let manifest = manifest(second).to_string();
         let tar = TarText::new()
@@ -124,8 +124,11 @@ async fn a_hostile_archive_is_refused() {
         layout(&image, "reg.io/team/app:1").file(&path, b"something else").finish()
     };
     lying.diff_ids = vec![Digest::of_bytes(b"x")];
-    let wrong_diff_id =
-        MadeImage::of("app", vec![(pack(&base().0.finish(), Packed::Plain), Packed::Plain)], lying.diff_ids);
+    let wrong_diff_id = MadeImage::with_layers(
+        "app",
+        vec![(pack(&base().0.finish(), Packing::Plain), Packing::Plain)],
+        lying.diff_ids,
+    );
     let many: Vec<Json> = (0..1001).map(|_| json!({"Config": "c", "RepoTags": null, "Layers": []})).collect();
     for (name, bytes) in [
         ("nothing", Vec::new()),
