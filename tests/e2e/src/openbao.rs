@@ -131,6 +131,11 @@ impl OpenBao {
 
     /// Writes with the rights of an operator. Returns the answer.
     pub fn set(&self, path: &str, body: &Value) -> Value {
+        // A new engine answers that it is being upgraded, for a moment.
+        wait::until_true("the engine is ready", || {
+            self.ask("GET", "secret/config", &Value::Null)
+                .is_none_or(|answer| !answer.body.contains("Upgrading"))
+        });
         self.send("POST", path, body)
     }
 

@@ -276,7 +276,7 @@ fn secrets_of_vault_are_only_in_their_task() {
     look_everywhere(&agent, &secrets);
     agent.crash();
     bao.stop();
-    agent.cli(&["wait", "planted"]).success();
+    until_explained(&agent, "planted", "of Vault, which has not renewed it since");
     look_everywhere(&agent, &secrets);
     agent.finish();
 }
