@@ -40,7 +40,7 @@ use self::{
     text::{file, parse_all},
 };
 use crate::{
-    data::Data,
+    data::{Data, is_about, is_about_services, is_about_variables, is_of},
     figures::{Figures, Tally},
     record::Record,
     region::Region,
@@ -440,36 +440,6 @@ impl Source for Answers {
     fn unix_time(&self) -> Option<i64> {
         Some(self.unix_time)
     }
-}
-
-/// Whether the data depends on this variable of the agent.
-fn is_of(data: &Data, key: &VariableKey) -> bool {
-    !data.is_of_servers() && is_about(data, key)
-}
-
-/// Whether the data depends on this variable, of the agent or of servers.
-fn is_about(data: &Data, key: &VariableKey) -> bool {
-    match &data.query {
-        Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
-        Query::NomadVariables { prefix, namespace, .. } => {
-            key.path.starts_with(prefix) && *namespace == key.namespace
-        }
-        Query::Env { .. }
-        | Query::File { .. }
-        | Query::Addresses
-        | Query::NomadService { .. }
-        | Query::NomadServices { .. }
-        | Query::Consul { .. }
-        | Query::Vault { .. } => false,
-    }
-}
-
-fn is_about_variables(data: &Data) -> bool {
-    !data.is_of_servers() && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
-}
-
-fn is_about_services(data: &Data) -> bool {
-    !data.is_of_servers() && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
 }
 
 /// Whether all templates are rendered only once, and have been.
