@@ -45,6 +45,7 @@ pub mod scaling;
 pub mod service;
 pub mod task;
 pub mod variable;
+pub mod vault;
 pub mod view;
 pub mod volume;
 

@@ -24,6 +24,7 @@ use herdlet_agent::{
         drivers::{self, Named},
         folder::{FolderSource, Rereads},
     },
+    executor::vault::revoke_all,
     gc::Collector,
     instance::offered_cores,
     telemetry::{Format, Measured, Telemetry, logs},
@@ -305,6 +306,15 @@ fn shared(
                 renderer.flush().await;
             })
         }),
+        revoke_vault_tokens: {
+            let (context, model) = (Arc::clone(&agent.context), Arc::clone(&agent.model));
+            let inbox = agent.inbox.clone();
+            Box::new(move || {
+                let (context, inbox) = (Arc::clone(&context), inbox.clone());
+                let allocs = model.allocs().iter().map(|view| Arc::clone(&view.spec)).collect();
+                Box::pin(async move { revoke_all(&context, allocs, &inbox).await })
+            })
+        },
         identity_keys: Arc::clone(&agent.context.identity_keys),
         metrics: Box::new(scrape),
         measuring: tokio::sync::Mutex::default(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Secret {
     /// Unique in the task; the `NAME` of `${secret.NAME.KEY}`.
     pub name: String,
-    /// Who has the values: [`Secret::VARIABLES`], or the name of a plugin.
+    /// Who has the values: [`Secret::VARIABLES`], [`Secret::VAULT`], or the name of a plugin.
     pub provider: String,
     /// The path of the values at the provider.
     pub path: String,
@@ -24,7 +24,7 @@ pub struct Secret {
 impl Secret {
     /// The provider of variables.
     pub const VARIABLES: &str = "nomad";
-    /// The provider that needs Vault.
+    /// The provider of secrets of Vault.
     pub const VAULT: &str = "vault";
 
     /// Whether a plugin fetches the values.

@@ -14,10 +14,10 @@ block! {
         /// The `NAME` of `${secret.NAME.KEY}`: 1 to 128 letters, digits and `_`, unique in the task.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub name: String,
-        /// `nomad` for a variable, or the name of a secrets plugin of the agent.
+        /// `nomad` for a variable, `vault` for a secret of Vault, or the name of a secrets plugin of the agent.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub provider: Text,
-        /// The path of the values: of a variable, or whatever the plugin expects.
+        /// The path of the values: of a variable or a secret, or whatever the plugin expects.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub path: Text,
         /// Options of the provider; plugins have none.
@@ -33,7 +33,7 @@ block! {
     pub struct SecretConfig {
         /// Namespace of the variable; default the job's.
         pub namespace: Text,
-        /// Only for Vault, which this release does not support.
+        /// Of Vault: `kv_v1` or `kv_v2`; both are recognized without it.
         pub engine: Text,
     }
 }

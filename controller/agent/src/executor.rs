@@ -319,7 +319,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 }
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
                 (TaskPart::Templates, Some(verb)) => {
-                    templates::templates(&context, &task, verb, &inputs).await
+                    templates::templates(&context, &task, (verb, &control.cancel), &inputs).await
                 }
                 (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {

@@ -7,7 +7,7 @@ pub mod attributes;
 pub mod held;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     path::{Path, PathBuf},
     sync::{
@@ -49,6 +49,8 @@ pub struct Vaults {
     servers: BTreeMap<String, Arc<Server>>,
     /// Since when a token can't be renewed, by the boot clock.
     outdated: Mutex<BTreeMap<TaskKey, u64>>,
+    /// Tokens that were revoked on request, and are not replaced yet, by [`held::HeldToken::id`].
+    revoked: Mutex<BTreeSet<u64>>,
     logged_in: AtomicU64,
     failed: AtomicU64,
 }
@@ -118,6 +120,16 @@ impl Vaults {
             }
             None => _ = outdated.remove(&task),
         }
+    }
+
+    /// Notes that a token was revoked: the next operation on it replaces it.
+    pub fn note_revoked(&self, token: u64) {
+        lock(&self.revoked).insert(token);
+    }
+
+    /// Whether a token was revoked; false for the next call.
+    pub fn take_revoked(&self, token: u64) -> bool {
+        lock(&self.revoked).remove(&token)
     }
 
     pub fn figures(&self) -> VaultFigures {

@@ -70,6 +70,7 @@ mod ui;
 mod unread;
 mod variable_users;
 mod variables;
+mod vault;
 mod versions;
 mod volumes;
 
@@ -95,6 +96,7 @@ use herdlet_agent::{
 use herdlet_api_types::{
     UnixNanos,
     service::{PublishedView, Registration},
+    vault::RevokedToken,
 };
 use herdlet_base::paths::Paths;
 use herdlet_driver::{Registry, limits::Ineffective};
@@ -161,6 +163,8 @@ pub struct Shared {
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
     /// Reads what the desired state and the files of tasks are made from, as it is now.
     pub read_inputs: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Revokes the tokens of Vault that tasks have.
+    pub revoke_vault_tokens: Box<dyn Fn() -> BoxFuture<'static, Vec<RevokedToken>> + Send + Sync>,
     /// The keys that sign workload identities.
     pub identity_keys: Arc<IdentityKeys>,
     pub metrics: MetricsPage,
@@ -259,6 +263,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/index", get(agent::index))
         .route("/v1/herdlet/current", get(agent::current))
         .route("/v1/herdlet/events", get(events::follow))
+        .route("/v1/herdlet/vault/revoke-all", post(vault::revoke_all).put(vault::revoke_all))
         .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))
         .merge(routes::router())
         .merge(ui::pages())

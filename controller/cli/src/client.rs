@@ -23,6 +23,7 @@ use herdlet_api_types::{
     network::NetworkView,
     overview::{Drift, Overview, Transition},
     service::ServiceView,
+    vault::RevokedToken,
     view::{AllocView, JobView, VolumeView},
 };
 use herdlet_base::{
@@ -203,6 +204,11 @@ impl Client {
     /// Collects them, and returns what was collected.
     pub async fn collect(&self) -> Result<Vec<Collectable>> {
         self.ask(self.to(Method::PUT, "/v1/herdlet/gc")).await
+    }
+
+    /// Revokes the tokens of Vault that tasks have, and returns them.
+    pub async fn revoke_vault_tokens(&self) -> Result<Vec<RevokedToken>> {
+        self.ask(self.to(Method::PUT, "/v1/herdlet/vault/revoke-all")).await
     }
 
     /// Deletes a volume, and with `purge` its data.

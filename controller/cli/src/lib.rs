@@ -55,6 +55,7 @@ mod terminal;
 pub mod top;
 pub mod var;
 pub mod variables;
+pub mod vault;
 pub mod wait;
 pub mod watch;
 

@@ -39,7 +39,7 @@ pub struct TemplateArgs {
 enum TemplateVerb {
     /// Render a template of a job with given data, or with the data of an agent
     #[command(
-        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n  herdlet template render app.conf.tpl --agent --namespace prod\n  herdlet template render app.conf.tpl --agent --alloc web/server\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
+        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n  herdlet template render app.conf.tpl --secret secret/data/web.password=secret\n  herdlet template render app.conf.tpl --agent --namespace prod\n  herdlet template render app.conf.tpl --agent --alloc web/server\n\nA file of variables or secrets contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
     )]
     Render(Box<RenderArgs>),
 }
@@ -61,6 +61,12 @@ struct RenderArgs {
     /// File with Nomad variables, in YAML or JSON
     #[arg(long, value_name = "FILE")]
     var_file: Vec<PathBuf>,
+    /// Value of a secret of Vault
+    #[arg(long, value_name = "PATH.KEY=VALUE")]
+    secret: Vec<String>,
+    /// File with secrets of Vault, in YAML or JSON
+    #[arg(long, value_name = "FILE")]
+    secret_file: Vec<PathBuf>,
     /// Delimiter before an action
     #[arg(long, value_name = "TEXT", default_value = "{{")]
     left_delimiter: String,
@@ -185,16 +191,28 @@ impl RenderArgs {
         let source = env
             .iter()
             .fold(Fixed::default().with_unix_time(now), |source, (name, value)| source.with_env(name, value));
-        let source = self.var_file.iter().try_fold(source, |source, path| with_variables_of(source, path))?;
-        self.var.iter().try_fold(source, |source, assignment| {
-            let (path, key, value) = item(assignment).ok_or_else(|| {
-                Failure::new(format!("--var {assignment}: expected PATH.KEY=VALUE"))
-                    .code(USAGE)
-                    .hint("example: --var nomad/jobs/web.password=secret")
-            })?;
-            Ok(source.with_item(path, key, value))
-        })
+        let source = with_items(source, Fixed::with_item, (&self.var_file, &self.var))?;
+        with_items(source, Fixed::with_secret, (&self.secret_file, &self.secret))
     }
+}
+
+/// Adds the items of files, then those of flags.
+fn with_items(
+    source: Fixed,
+    add: fn(Fixed, &str, &str, &str) -> Fixed,
+    (files, flags): (&[PathBuf], &[String]),
+) -> Result<Fixed, Failure> {
+    let source = files.iter().try_fold(source, |source, path| with_items_of(source, add, path))?;
+    flags.iter().try_fold(source, |source, assignment| {
+        let (path, key, value) = item(assignment).ok_or_else(|| {
+            // Not more of it: the value may be secret.
+            let name = assignment.split_once('=').map_or(assignment.as_str(), |(name, _)| name);
+            Failure::new(format!("{name}: expected PATH.KEY=VALUE")).code(USAGE).hint(
+                "example: --var nomad/jobs/web.password=secret, --secret secret/data/web.password=secret",
+            )
+        })?;
+        Ok(add(source, path, key, value))
+    })
 }
 
 /// Splits `PATH.KEY=VALUE` at the last dot before the value.
@@ -204,7 +222,11 @@ fn item(assignment: &str) -> Option<(&str, &str, &str)> {
     (!path.is_empty() && !key.is_empty()).then_some((path, key, value))
 }
 
-fn with_variables_of(source: Fixed, path: &Path) -> Result<Fixed, Failure> {
+fn with_items_of(
+    source: Fixed,
+    add: fn(Fixed, &str, &str, &str) -> Fixed,
+    path: &Path,
+) -> Result<Fixed, Failure> {
     let bytes = read(path)?;
     let parsed = yaml::parse(&path.display().to_string(), &bytes);
     let failure = |problems: String| Failure::new(problems).code(USAGE);
@@ -217,7 +239,7 @@ fn with_variables_of(source: Fixed, path: &Path) -> Result<Fixed, Failure> {
         let items = variables
             .iter()
             .flat_map(|(path, items)| items.iter().map(move |(key, value)| (path, key, value)));
-        Ok(items.fold(source, |source, (path, key, value)| source.with_item(path, key, value)))
+        Ok(items.fold(source, |source, (path, key, value)| add(source, path, key, value)))
     })
 }
 
@@ -283,8 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn secrets_of_vault_come_from_flags_and_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secrets.yaml");
+        std::fs::write(&file, "kv/web: {user: admin}\n").unwrap();
+        let text = r#"{{ with secret "kv/web" }}{{ .Data.user }}{{ end }} {{ with secret "secret/data/web" }}{{ .Data.data.password }}{{ end }} {{ secrets "secret/data" }}"#;
+        let flags = ["--secret-file", file.to_str().unwrap(), "--secret", "secret/data/web.password=a.b=c"];
+        assert_eq!(rendered(text, &flags).unwrap(), "admin a.b=c [web]");
+    }
+
+    #[test]
     fn wrong_flags_name_the_right_form() {
-        for (flags, expected) in [(["--env", "A"], "NAME=VALUE"), (["--var", "a=b"], "PATH.KEY=VALUE")] {
+        for (flags, expected) in [
+            (["--env", "A"], "NAME=VALUE"),
+            (["--var", "a=b"], "PATH.KEY=VALUE"),
+            (["--secret", "a=b"], "PATH.KEY=VALUE"),
+        ] {
             let failure = rendered("x", &flags).unwrap_err();
             assert!(failure.to_string().contains(expected), "{failure}");
             assert_eq!(failure.code, USAGE);

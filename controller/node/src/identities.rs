@@ -1,6 +1,6 @@
-//! Has the cluster's servers sign identities of tasks (1.7 and later).
+//! Has the cluster's servers sign identities of tasks (1.7 and later), and derive tokens of Vault (through 1.9).
 //!
-//! In: names of identities. Out: tokens, and the time to renew them. Stores nothing.
+//! In: names of identities, tasks. Out: tokens, and the time to renew them. Stores nothing.
 //!
 //! Facts: `hashicorp/nomad:client/widmgr/widmgr.go`, `helper/backoff.go` (`ExpiryToRenewTime`).
 
@@ -9,15 +9,23 @@ use std::time::Duration;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_agent::executor::{
     Refusal,
-    identities::{Cluster, SignRequest, SignedIdentity},
+    identities::{Cluster, DeriveRequest, SignRequest, SignedIdentity},
 };
 use herdlet_api_types::UnixNanos;
 use herdlet_base::{clock, observation::Class};
 use herdlet_nomad::{
     session::Queries,
-    wire::queries::{self, IdentityRequest, SignResponse},
+    wire::{
+        Secret,
+        queries::{self, DeriveResponse, IdentityRequest, SignResponse},
+    },
 };
-use herdlet_rpc::{Service, connect::Dial, pool::Chance};
+use herdlet_rpc::{
+    Service,
+    connect::Dial,
+    error::{CallError, ErrorKind},
+    pool::Chance,
+};
 
 use super::report;
 
@@ -52,6 +60,48 @@ impl<S: Service, D: Dial> Cluster for Servers<S, D> {
         }
         .boxed()
     }
+
+    fn derive_vault_token(&self, request: DeriveRequest) -> BoxFuture<'static, Result<Secret, Refusal>> {
+        let queries = self.0.clone();
+        async move {
+            let (alloc, tasks) = (report::id(request.alloc), [request.task.clone()]);
+            let asked = queries.derive_vault_tokens(&alloc, &tasks);
+            let answer = tokio::time::timeout(WITHIN, asked).await.map_err(|_| {
+                retry(format!(
+                    "have a token of Vault derived: no server answered within {} s",
+                    WITHIN.as_secs()
+                ))
+            })?;
+            derived(&request.task, answer.map_err(|error| not_derived(&error))?)
+        }
+        .boxed()
+    }
+}
+
+fn not_derived(error: &CallError) -> Refusal {
+    match error {
+        CallError::Server(server) if server.kind() == ErrorKind::UnknownMethod => Refusal {
+            class: Class::Fatal,
+            why: "get a token of Vault: the servers derive none (1.10 and later), and sign no identity for Vault; set \
+                  default_identity in the block vault of their config, or add the identity to the job"
+                .to_owned(),
+        },
+        error => retry(format!("have a token of Vault derived: {error}")),
+    }
+}
+
+/// The token in a response. Texts are Nomad's.
+fn derived(task: &str, answer: DeriveResponse) -> Result<Secret, Refusal> {
+    if let Some(error) = answer.error {
+        let class = if error.recoverable { Class::Retry } else { Class::Fatal };
+        return Err(Refusal {
+            class,
+            why: format!("Vault: server failed to derive vault token: {}", error.err),
+        });
+    }
+    let mut tokens = answer.tasks;
+    let token = tokens.remove(task).filter(|token| !token.is_empty());
+    token.ok_or_else(|| retry("have a token of Vault derived: the response does not contain it".to_owned()))
 }
 
 fn retry(why: String) -> Refusal {
@@ -105,6 +155,24 @@ mod tests {
     use super::*;
 
     const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn only_the_servers_know_whether_a_token_can_be_derived_later() {
+        let answer = |error| DeriveResponse { error, ..DeriveResponse::default() };
+        let error =
+            |recoverable| Some(queries::RecoverableError { err: "Vault is sealed".to_owned(), recoverable });
+        for (answer, class) in [
+            (answer(error(true)), Class::Retry),
+            (answer(error(false)), Class::Fatal),
+            (answer(None), Class::Retry),
+        ] {
+            let Err(refusal) = derived("t", answer) else { panic!("there is no token") };
+            assert_eq!(refusal.class, class, "{}", refusal.why);
+        }
+        let tasks = [("t".to_owned(), Secret::from("s.wrapped".to_owned()))].into();
+        let answer = DeriveResponse { tasks, ..DeriveResponse::default() };
+        assert!(derived("t", answer).is_ok_and(|token| token.reveal() == "s.wrapped"));
+    }
 
     #[test]
     fn identity_is_renewed_after_half_its_life() {

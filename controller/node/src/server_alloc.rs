@@ -13,7 +13,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
     alloc::{AllocDeployment, Allocation, Desired, DiskMigration, ServerSide},
-    job::{Child, HealthCheck, Job, Migrate, Origin, VaultAccess},
+    job::{Child, HealthCheck, Job, Migrate, Origin},
     manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
 };
@@ -155,24 +155,7 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
     written.insert("Name".into(), "job".into());
     written.insert("TaskGroups".into(), json!([of_group]));
     let job = parse(&Json::Object(written), drivers)?;
-    check_vault(&job)?;
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
-}
-
-/// A task logs in to Vault with an identity that servers sign. Those before 1.7, and later ones for some jobs, get the token
-/// themselves instead.
-fn check_vault(job: &Job) -> Result<(), String> {
-    for task in job.groups.iter().flat_map(|group| &group.tasks) {
-        let Some(name) = task.vault.as_ref().map(VaultAccess::identity_name) else { continue };
-        if task.identities.iter().all(|identity| identity.name != name) {
-            return Err(format!(
-                "task {}: `vault` needs the identity {name}, which the servers do not sign for it: set default_identity in \
-                 the block vault of the servers' config (Nomad 1.7 or later), or add the identity to the job",
-                task.name
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Parses a job for simulation: everything that its tasks would do is removed.

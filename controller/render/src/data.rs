@@ -3,6 +3,7 @@
 //! In: a query, and the task that asks. Out: the same query without reference to the task. Tags and choices of services
 //! are left out: they select from one list, which is watched as a whole.
 
+use herdlet_api_types::variable::VariableKey;
 use herdlet_template::Query;
 
 use crate::sources::{Access, Reader};
@@ -63,4 +64,34 @@ impl Data {
     pub fn is_of_servers(&self) -> bool {
         matches!(self.origin, Origin::Servers { .. })
     }
+}
+
+/// Whether the data depends on this variable of the agent.
+pub(crate) fn is_of(data: &Data, key: &VariableKey) -> bool {
+    !data.is_of_servers() && is_about(data, key)
+}
+
+/// Whether the data depends on this variable, of the agent or of servers.
+pub(crate) fn is_about(data: &Data, key: &VariableKey) -> bool {
+    match &data.query {
+        Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
+        Query::NomadVariables { prefix, namespace, .. } => {
+            key.path.starts_with(prefix) && *namespace == key.namespace
+        }
+        Query::Env { .. }
+        | Query::File { .. }
+        | Query::Addresses
+        | Query::NomadService { .. }
+        | Query::NomadServices { .. }
+        | Query::Consul { .. }
+        | Query::Vault { .. } => false,
+    }
+}
+
+pub(crate) fn is_about_variables(data: &Data) -> bool {
+    !data.is_of_servers() && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
+}
+
+pub(crate) fn is_about_services(data: &Data) -> bool {
+    !data.is_of_servers() && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
 }

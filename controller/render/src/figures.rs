@@ -47,9 +47,12 @@ impl Tally {
     pub(crate) fn count(&self, task: TaskKey, ended: &Result<Rendering, RenderError>) {
         let mut known = self.known();
         match ended {
-            Ok(Rendering::Done { .. }) => {
+            Ok(Rendering::Done { upkeep, .. }) => {
                 known.done += 1;
-                known.outdated.remove(&task);
+                match &upkeep.outdated {
+                    Some(values) => known.outdated.insert(task, values.since_ns),
+                    None => known.outdated.remove(&task),
+                };
             }
             Ok(Rendering::Missing { outdated_since_ns, .. }) => {
                 known.missing += 1;
@@ -89,13 +92,14 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{renderer::Recheck, watches::Consumer};
+    use crate::{OutdatedValues, Upkeep, renderer::Recheck, watches::Consumer};
 
     fn missing(outdated_since_ns: Option<u64>) -> Result<Rendering, RenderError> {
         Ok(Rendering::Missing {
             on: String::from("nomad/jobs/x"),
             outdated_since_ns,
             recheck: Recheck::Reported,
+            upkeep: Upkeep::default(),
         })
     }
 
@@ -103,7 +107,7 @@ mod tests {
     fn the_oldest_outage_counts_until_all_data_is_back() {
         let tally = Tally::default();
         let task = |number: u8| (AllocId::from_hash([number; 16]), 0, Consumer::Templates);
-        let done = || Ok(Rendering::Done { outputs: vec![1] });
+        let done = || Ok(Rendering::Done { outputs: vec![1], upkeep: Upkeep::default() });
         tally.count(task(1), &done());
         tally.count(task(1), &missing(Some(5)));
         tally.count(task(2), &missing(Some(12)));
@@ -121,6 +125,11 @@ mod tests {
         assert_eq!(figures, expected);
         tally.count(task(1), &done());
         assert_eq!(tally.figures(7, 15).outdated_for, Duration::from_nanos(3));
+        let outdated = Some(OutdatedValues { on: String::from("secret x"), since_ns: 4 });
+        let kept = Ok(Rendering::Done { outputs: vec![1], upkeep: Upkeep { due_in: None, outdated } });
+        tally.count(task(1), &kept);
+        assert_eq!(tally.figures(7, 15).outdated_for, Duration::from_nanos(11), "Vault does not answer");
+        tally.count(task(1), &done());
         tally.forget(task(2).0);
         let figures = tally.figures(7, 15);
         assert_eq!((figures.outdated, figures.outdated_for), (0, Duration::ZERO));

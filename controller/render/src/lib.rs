@@ -10,6 +10,7 @@
 //! - [`servers`]: the servers of a cluster, through the port [`region`].
 //! - [`data`]: what tasks share.
 //! - [`watches`]: who has used which data, and who is due after a change.
+//! - [`vault`]: secrets of Vault, kept with their leases.
 //! - [`place`]: files of a task, opened without following links out of its directories.
 //! - [`env_file`]: variables from outputs with `env = true`.
 //! - [`secrets`]: values of `secret` blocks, and [`plugin`]s that fetch some of them.
@@ -26,6 +27,7 @@ pub mod renderer;
 pub mod secrets;
 pub mod servers;
 pub mod sources;
+pub mod vault;
 pub mod watches;
 
 pub use figures::Figures;
@@ -33,4 +35,5 @@ pub use region::{AccessToken, Region};
 pub use renderer::{DataChange, Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use servers::Following;
 pub use sources::{Access, Reader, Sources};
+pub use vault::{OutdatedValues, Upkeep, VaultReader, VaultRights};
 pub use watches::{Consumer, TaskKey, Wait};

@@ -40,13 +40,14 @@ use self::{
     text::{file, parse_all},
 };
 use crate::{
-    data::Data,
+    data::{Data, is_about, is_about_services, is_about_variables, is_of},
     figures::{Figures, Tally},
     record::Record,
     region::Region,
     servers::{Following, ServerReader, Servers},
     sources::{Access, Reader, Sources, selected},
-    watches::{TaskChanges, TaskKey, Use, Wait, Watches},
+    vault::{Upkeep, VaultRights, VaultSession},
+    watches::{Consumer, TaskChanges, TaskKey, Use, Wait, Watches},
 };
 
 /// The agent's settings.
@@ -82,6 +83,7 @@ impl Default for Settings {
 pub struct TaskTemplates {
     pub key: TaskKey,
     pub reader: Reader,
+    pub vault: VaultRights,
     /// Paths have their variables replaced.
     pub templates: Vec<Block>,
     /// What `env` reads: the task's environment as it sees it, and facts of the node.
@@ -101,7 +103,7 @@ pub struct TaskTemplates {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rendering {
     /// All files are there. One revision for each template.
-    Done { outputs: Vec<u64> },
+    Done { outputs: Vec<u64>, upkeep: Upkeep },
     /// Data is missing.
     Missing {
         /// Its names, for people.
@@ -109,6 +111,7 @@ pub enum Rendering {
         /// Since when the files of the last render are outdated, by `CLOCK_BOOTTIME`; none if they are not there.
         outdated_since_ns: Option<u64>,
         recheck: Recheck,
+        upkeep: Upkeep,
     },
 }
 
@@ -176,29 +179,33 @@ impl Renderer {
 
     async fn render_task(&self, task: &Arc<TaskTemplates>) -> Result<Rendering, RenderError> {
         if is_finished(task) && run(task, |task| Ok(all_are_there(task))).await? {
-            return Ok(Rendering::Done { outputs: task.before.clone() });
+            return Ok(Rendering::Done { outputs: task.before.clone(), upkeep: Upkeep::default() });
         }
         let denied = self.settings.denied.clone();
-        let (parsed, record) = run(task, move |task| {
-            Ok((parse_all(task, &denied)?, Record::read(&task.dirs).map_err(RenderError::Record)?))
+        let (parsed, record, mut vault) = run(task, move |task| {
+            let record = Record::read(&task.dirs).map_err(RenderError::Record)?;
+            Ok((parse_all(task, &denied)?, record, VaultSession::open(&task.dirs, Consumer::Templates)?))
         })
         .await?;
         let answers = Answers::new(task, record.as_ref());
         let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new() };
-        let renders = self.complete(task, &mut round).await?;
+        let renders = self.complete(task, &mut round, &mut vault).await?;
         self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
+        // Before files have values: the next agent must find those that were issued.
+        let upkeep = vault.close(missing.is_empty()).await?;
         if !missing.is_empty() {
             let on = names(&missing, &round.unanswered);
             let outdated_since_ns = run(task, outdated_since).await?;
-            return Ok(Rendering::Missing { on, outdated_since_ns, recheck: recheck(&missing, &round) });
+            let recheck = recheck(&missing, &round);
+            return Ok(Rendering::Missing { on, outdated_since_ns, recheck, upkeep });
         }
         let written = run(task, move |task| write_all(task, &round, renders)).await?;
         if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
             self.servers.users_changed();
         }
-        Ok(Rendering::Done { outputs: written })
+        Ok(Rendering::Done { outputs: written, upkeep })
     }
 
     /// Whether all files are there.
@@ -214,6 +221,12 @@ impl Renderer {
         self.watches.forget(alloc);
         self.servers.forget(alloc);
         self.tally.forget(alloc);
+    }
+
+    /// A task has another token of Vault: secrets that were issued with the last one have ended, or will soon.
+    pub fn vault_token_changed(&self, alloc: AllocId, index: u16) {
+        let task = (alloc, index, Consumer::Templates);
+        self.watches.task_changed(task, |data| matches!(data.query, Query::Vault { .. }));
     }
 
     /// Sets the servers that have the data of their allocations, once the node has joined their cluster.
@@ -297,6 +310,7 @@ impl Renderer {
         &self,
         task: &Arc<TaskTemplates>,
         round: &mut Round,
+        vault: &mut VaultSession,
     ) -> Result<Vec<Render>, RenderError> {
         loop {
             let (parsed, answers) = (Arc::clone(&round.parsed), round.answers.clone());
@@ -313,7 +327,7 @@ impl Renderer {
                 return Err(RenderError::Queries { destination, limit: QUERIES_MAX });
             }
             for query in new {
-                let answer = match self.answer(task, &query).await? {
+                let answer = match self.answer(task, &query, vault).await? {
                     Ok(answer) => answer,
                     Err(why) => {
                         round.unanswered.insert(query.clone(), why);
@@ -330,8 +344,14 @@ impl Renderer {
         &self,
         task: &Arc<TaskTemplates>,
         query: &Query,
+        vault: &mut VaultSession,
     ) -> Result<Result<Answer, String>, RenderError> {
         match query {
+            Query::Vault { .. } => {
+                // Vault reports no changes: this counts the query, and finds it when the task's token changes.
+                self.watches.add(task.key, &Data::of(query, &task.reader), Wait::NONE);
+                Ok(vault.answer(query, &task.reader, &task.vault).await?)
+            }
             Query::Env { name } => {
                 Ok(Ok(task.env.get(name).map_or(Answer::Absent, |value| Answer::Text(value.as_str().into()))))
             }
@@ -344,8 +364,7 @@ impl Renderer {
             | Query::NomadVariables { .. }
             | Query::NomadService { .. }
             | Query::NomadServices { .. }
-            | Query::Consul { .. }
-            | Query::Vault { .. } => {
+            | Query::Consul { .. } => {
                 let data = Data::of(query, &task.reader);
                 // Before the read: a change after it is noticed.
                 self.watches.add(task.key, &data, Wait::NONE);
@@ -421,36 +440,6 @@ impl Source for Answers {
     fn unix_time(&self) -> Option<i64> {
         Some(self.unix_time)
     }
-}
-
-/// Whether the data depends on this variable of the agent.
-fn is_of(data: &Data, key: &VariableKey) -> bool {
-    !data.is_of_servers() && is_about(data, key)
-}
-
-/// Whether the data depends on this variable, of the agent or of servers.
-fn is_about(data: &Data, key: &VariableKey) -> bool {
-    match &data.query {
-        Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
-        Query::NomadVariables { prefix, namespace, .. } => {
-            key.path.starts_with(prefix) && *namespace == key.namespace
-        }
-        Query::Env { .. }
-        | Query::File { .. }
-        | Query::Addresses
-        | Query::NomadService { .. }
-        | Query::NomadServices { .. }
-        | Query::Consul { .. }
-        | Query::Vault { .. } => false,
-    }
-}
-
-fn is_about_variables(data: &Data) -> bool {
-    !data.is_of_servers() && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
-}
-
-fn is_about_services(data: &Data) -> bool {
-    !data.is_of_servers() && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
 }
 
 /// Whether all templates are rendered only once, and have been.

@@ -218,6 +218,24 @@ impl Watches {
         }
     }
 
+    /// The data of one task has changed: it is due now, if it uses data for which `is_it` holds.
+    pub fn task_changed(&self, task: TaskKey, is_it: impl Fn(&Data) -> bool) {
+        let mut known = self.known();
+        if !known.by_task.get(&task).is_some_and(|used| used.iter().any(|data| is_it(data))) {
+            return;
+        }
+        let now = Instant::now();
+        let quiet = known.due.entry(task).or_insert(Quiet {
+            latest: now,
+            due: now,
+            wait: Wait::NONE,
+            is_reported: false,
+        });
+        (quiet.due, quiet.latest) = (now, now);
+        drop(known);
+        self.earlier.notify_one();
+    }
+
     /// Waits for the next tasks whose data has changed, or which are due because of that. Cancel-safe.
     pub async fn next(&self) -> TaskChanges {
         loop {

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use herdlet_cli::{
     Connection, action, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval,
     exec, explain, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale,
-    schema, status, stop, template, top, var, wait,
+    schema, status, stop, template, top, var, vault, wait,
 };
 
 use super::{doctor, man, simulate, ui};
@@ -153,6 +153,9 @@ pub enum ClientCommand {
     /// Identities: the tokens of tasks
     #[command(after_help = "Examples:\n  herdlet identity key list\n  herdlet identity key rotate")]
     Identity(Box<identity::IdentityArgs>),
+    /// Tokens of Vault that tasks have
+    #[command(after_help = "Example:\n  herdlet vault revoke-all")]
+    Vault(vault::VaultArgs),
     /// Show the last results of checks
     #[command(after_help = "Examples:\n  herdlet checks web\n  herdlet checks web.web[0] -o json")]
     Checks(checks::ChecksArgs),
@@ -264,6 +267,7 @@ impl ClientCommand {
             Self::Eval(args) => Some(&mut args.connection),
             Self::Var(args) => args.verb.connection(),
             Self::Identity(args) => Some(args.connection()),
+            Self::Vault(args) => Some(args.connection()),
             Self::Template(args) => args.connection(),
             Self::Checks(args) => Some(&mut args.connection),
             Self::Monitor(args) => Some(&mut args.connection),

@@ -6,7 +6,7 @@
 use herdlet_cli::{
     action, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec, explain,
     failure, failure::Failure, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback,
-    scale, schema, show, status, stdout, stop, template, top, var, wait,
+    scale, schema, show, status, stdout, stop, template, top, var, vault, wait,
 };
 
 use super::{ClientCommand, completions, doctor, man, simulate, ui};
@@ -61,6 +61,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Eval(args) => eval::run(args).await,
         ClientCommand::Var(args) => var::run(*args).await,
         ClientCommand::Identity(args) => identity::run(*args).await,
+        ClientCommand::Vault(args) => vault::run(args).await,
         ClientCommand::Checks(args) => checks::run(args).await,
         ClientCommand::Monitor(args) => monitor::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),

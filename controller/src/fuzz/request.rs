@@ -162,6 +162,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
         read_inputs: Box::new(|| Box::pin(async {})),
+        revoke_vault_tokens: Box::new(|| Box::pin(async { Vec::new() })),
         identity_keys,
         metrics: Box::new(|format, _| format!("{format:?}\n")),
         measuring: tokio::sync::Mutex::default(),

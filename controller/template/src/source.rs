@@ -45,7 +45,7 @@ pub fn unavailable(query: &Query) -> String {
             format!("{function} needs Consul, which herdlet does not query for templates")
         }
         Query::Vault { function, .. } => {
-            format!("{function} needs Vault, which herdlet does not query for templates")
+            format!("{function} needs Vault, which is not available here")
         }
     }
 }
@@ -93,6 +93,17 @@ impl Fixed {
         Self { addresses: Some(addresses.into()), ..self }
     }
 
+    /// Adds a value of a secret of Vault. A template finds it as in both versions of the key-value engine.
+    pub fn with_secret(mut self, path: &str, key: &str, value: &str) -> Self {
+        let secret = self.json.entry(format!("secret {path}")).or_default();
+        let data = &mut Arc::make_mut(secret)["Data"];
+        data["data"][key] = value.into();
+        if key != "data" {
+            data[key] = value.into();
+        }
+        self
+    }
+
     /// Adds the answer to a query of Consul or Vault, by the query's text.
     pub fn with_json(mut self, query: &str, value: serde_json::Value) -> Self {
         self.json.insert(query.to_owned(), Arc::new(value));
@@ -120,6 +131,17 @@ impl Fixed {
             tags: tags.into_iter().map(str::to_owned).collect(),
         });
         Answer::ServiceNames(names.collect())
+    }
+
+    /// The names below the path of `secrets`, if there are any; folders end in `/`.
+    fn secret_names(&self, query: &Query) -> Option<Answer> {
+        let Query::Vault { function: "secrets", arguments } = query else { return None };
+        let prefix = format!("secret {}/", arguments.first()?.trim_matches('/'));
+        let below = self.json.keys().filter_map(|name| name.strip_prefix(&prefix));
+        let names: BTreeSet<String> = below
+            .map(|name| name.split_once('/').map_or(name.to_owned(), |(folder, _)| format!("{folder}/")))
+            .collect();
+        (!names.is_empty()).then(|| Answer::Json(Arc::new(names.into_iter().collect())))
     }
 
     fn variable_list(&self, prefix: &str) -> Answer {
@@ -155,7 +177,7 @@ impl Source for Fixed {
             },
             Query::Consul { .. } | Query::Vault { .. } => match self.json.get(&query.to_string()) {
                 Some(value) => Answer::Json(Arc::clone(value)),
-                None => Answer::Failed(unavailable(query)),
+                None => self.secret_names(query).unwrap_or_else(|| Answer::Failed(unavailable(query))),
             },
         }
     }

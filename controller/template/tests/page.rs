@@ -69,7 +69,7 @@ fn status(support: Support) -> String {
     match support {
         Support::Works => "supported".to_owned(),
         Support::NeedsConsul => "needs Consul".to_owned(),
-        Support::NeedsVault => "needs Vault".to_owned(),
+        Support::NeedsVault => "supported in tasks with a token of Vault".to_owned(),
         Support::Refused(why) => format!("not offered: {why}"),
     }
 }

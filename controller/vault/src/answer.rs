@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// consul-template reads secrets without a lease this often.
-const DURATION_DEFAULT: Duration = Duration::from_secs(5 * 60);
+pub const DURATION_DEFAULT: Duration = Duration::from_secs(5 * 60);
 /// Ten years. A larger number is a mistake, and would overflow sums of times.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
@@ -95,6 +95,18 @@ impl Secret {
         let lease_id = text(&answer, "lease_id");
         let terms = terms_of_secret(&answer, &data, wall_s);
         Some(Self { data, lease_id, terms })
+    }
+
+    /// Reads the answer to a write. A result without an end has no reason to be made again.
+    pub(crate) fn of_write(answer: SecretValue, wall_s: u64) -> Option<Self> {
+        let has_duration =
+            answer.get("lease_duration").and_then(Value::as_u64).is_some_and(|seconds| seconds > 0);
+        let mut secret = Self::of_answer(answer, wall_s)?;
+        let has_end = has_duration || !secret.lease_id.is_empty() || secret.data.get("certificate").is_some();
+        if !has_end && secret.terms.kind == LeaseKind::Fixed {
+            secret.terms.kind = LeaseKind::Endless;
+        }
+        Some(secret)
     }
 
     /// Whether this is an answer of the key-value engine's version 2 for a version that was deleted.
@@ -184,6 +196,19 @@ mod tests {
         assert_eq!(terms(rotating), lease(17, LeaseKind::Rotating));
         let huge = json!({ "lease_duration": u64::MAX, "data": {} });
         assert_eq!(terms(huge).duration, DURATION_MAX);
+    }
+
+    #[test]
+    fn only_results_of_writes_with_an_end_are_made_again() {
+        let kind = |answer: Value| Secret::of_write(SecretValue::new(answer), NOW_S).unwrap().terms.kind;
+        let plain = json!({ "lease_id": "", "lease_duration": 0, "data": { "ciphertext": "vault:v1:x" } });
+        assert_eq!(kind(plain), LeaseKind::Endless);
+        let certificate =
+            json!({ "lease_id": "", "data": { "certificate": "…", "expiration": NOW_S + 1000 } });
+        assert_eq!(kind(certificate), LeaseKind::Fixed);
+        let leased =
+            json!({ "lease_id": "a/1", "lease_duration": 60, "renewable": true, "data": { "a": 1 } });
+        assert_eq!(kind(leased), LeaseKind::Renewable);
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl VaultClient {
         let body = Some(wrapped.as_ref().unwrap_or(&data));
         let call = Call { token: Some(token), body, hidden, ..Call::new(Method::POST, &path, &doing) };
         let answer = self.transport.send(call).await?;
-        Ok(Secret::of_answer(answer, wall_seconds()))
+        Ok(Secret::of_write(answer, wall_seconds()))
     }
 
     /// The mount of a path. If the server does not report it, or not to this token, the path counts as plain: the request that

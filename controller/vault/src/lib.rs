@@ -15,7 +15,6 @@
 //! | [`spread`] | random parts of waits |
 //! | [`lease`] | when to renew or replace a token or secret; no IO |
 //! | [`login_queue`] | log-ins that run at once |
-//! | [`reads`] | one read for all that need the same secret |
 
 pub mod answer;
 pub mod client;
@@ -25,6 +24,5 @@ pub mod kv;
 pub mod lease;
 pub mod login_queue;
 pub mod path;
-pub mod reads;
 pub mod secret;
 pub mod spread;

@@ -129,6 +129,38 @@ impl OpenBao {
         (answer.status == 200).then(|| answer.json()["data"].clone())
     }
 
+    /// Writes with the rights of an operator. Returns the answer.
+    pub fn set(&self, path: &str, body: &Value) -> Value {
+        // A new engine answers that it is being upgraded, for a moment.
+        wait::until_true("the engine is ready", || {
+            self.ask("GET", "secret/config", &Value::Null)
+                .is_none_or(|answer| !answer.body.contains("Upgrading"))
+        });
+        self.send("POST", path, body)
+    }
+
+    /// Makes a token that is renewed for this long, and returns it wrapped, as servers of Nomad through 1.9 do.
+    ///
+    /// # Panics
+    /// If it makes none.
+    pub fn wrapped_token(&self, period: &str) -> String {
+        let root = self.keys.as_ref().map_or("", |(_, root)| root);
+        let headers = [("X-Vault-Token", root), ("X-Vault-Wrap-TTL", "600s")];
+        let body = json!({ "period": period, "policies": ["default"] }).to_string();
+        let peer = Peer::Port(self.ports[0]);
+        let answer = http::request(&peer, "POST", "/v1/auth/token/create", &headers, &body);
+        let answer = answer.expect("a response of OpenBao").json();
+        answer["wrap_info"]["token"].as_str().expect("a wrapped token").to_owned()
+    }
+
+    /// Returns the names at a path.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        let answer = self.ask("GET", &format!("{path}?list=true"), &Value::Null);
+        let answer = answer.filter(|answer| answer.status == 200).map(|answer| answer.json());
+        let names = answer.map(|answer| answer["data"]["keys"].clone()).unwrap_or_default();
+        names.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
     /// Revokes a token, as an operator does.
     pub fn revoke(&self, token: &str) {
         self.send("POST", "auth/token/revoke", &json!({ "token": token }));

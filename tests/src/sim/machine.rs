@@ -342,7 +342,7 @@ impl Machine {
     /// Renders the templates of a task. If their data is missing, no file is written.
     fn render(
         &mut self,
-        now_ns: u64,
+        now: Now,
         alloc: &Allocation,
         part: Part,
         action: &Action,
@@ -351,7 +351,7 @@ impl Machine {
         let (_, task) = spec_of(alloc, index)?;
         let thing = Thing::Part(alloc.id, part);
         let has_files = self.things.contains(&thing);
-        let outcome = self.templates.render(now_ns, (alloc, index, task), (&action.inputs, has_files));
+        let outcome = self.templates.render(now, (alloc, index, task), (&action.inputs, has_files));
         if matches!(outcome, Outcome::Done(_)) {
             self.vanished.remove(&thing);
             self.things.insert(thing);
@@ -388,7 +388,7 @@ impl Machine {
             }
             Verb::Up if matches!(part, Part::Task(_, TaskPart::Vault)) => self.get_token(now, alloc.id, part),
             Verb::Up if matches!(part, Part::Task(_, TaskPart::Templates)) => {
-                return self.render(now_ns, alloc, part, action);
+                return self.render(now, alloc, part, action);
             }
             Verb::Up => {
                 self.vanished.remove(&thing);

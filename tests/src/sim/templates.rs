@@ -21,12 +21,16 @@ use herdlet_plan::{
     action::Outcome,
     facts::{Facts, Input, Revision},
     op::{Part, TaskPart},
+    time::{Deadline, Now},
 };
 
 use super::Rng;
 
 /// The signal sent to a running task when a template has changed.
 pub(super) const SIGNAL: &str = "SIGUSR2";
+
+/// Half of a lease of Vault: templates of tasks with a token have secrets that are renewed then, and stay the same.
+const HALF: Duration = Duration::from_secs(3_600);
 
 /// The text of a restart because of a template.
 const RESTART: &str = "Template with change_mode restart re-rendered";
@@ -67,13 +71,14 @@ impl Templates {
     /// Renders the templates of a task, and watches their data. `has_files` is whether the last files are there.
     pub(super) fn render(
         &mut self,
-        now_ns: u64,
+        now: Now,
         (alloc, index, task): (&Allocation, u16, &Task),
         (inputs, has_files): (&[Input], bool),
     ) -> Outcome {
         let key = (alloc.id, index);
         self.watched.entry(alloc.job_key.clone()).or_default().insert(key);
         let value = self.values.get(&alloc.job_key).copied().or(self.is_complete.then_some(0));
+        let now_ns = now.boot_ns;
         let on = if now_ns < self.down_until { "the source" } else { "a value" }.to_owned();
         let ask_in = Duration::from_secs(20);
         let Some(value) = value.filter(|_| now_ns >= self.down_until) else {
@@ -89,7 +94,9 @@ impl Templates {
         let rendered = self.rendered.entry(key).or_default();
         let differs = |at: &usize| rendered.known.get(*at) != files.get(*at);
         rendered.changed.extend((0..files.len()).filter(differs));
-        let facts = Facts { outputs: files.iter().copied().map(Revision).collect(), ..Facts::none() };
+        let renew_at = task.vault.is_some().then(|| Deadline::after(now, HALF));
+        let facts =
+            Facts { renew_at, outputs: files.iter().copied().map(Revision).collect(), ..Facts::none() };
         rendered.files = files;
         Outcome::Done(Some(Arc::new(facts)))
     }

@@ -136,7 +136,7 @@ const EDGES: [(&str, &str); 21] = [
     ("storage", "api-types base config runtime unpack"),
     ("services", "api-types base driver runtime"),
     ("variables", "api-types base runtime"),
-    ("render", "api-types base fingerprint runtime services template variables"),
+    ("render", "api-types base fingerprint runtime services template variables vault"),
     (
         "agent",
         "api-types base cni config docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables vault",

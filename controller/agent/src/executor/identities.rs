@@ -24,6 +24,21 @@ pub trait Cluster: Send + Sync {
     /// # Errors
     /// Why they are not signed, and whether a retry may help.
     fn sign(&self, request: SignRequest) -> BoxFuture<'static, Result<Vec<SignedIdentity>, Refusal>>;
+
+    /// Requests a token of Vault from servers through 1.9. It is wrapped, and can be taken out once. Bounded in time.
+    ///
+    /// # Errors
+    /// Why they give none, and whether a retry may help.
+    fn derive_vault_token(&self, request: DeriveRequest) -> BoxFuture<'static, Result<Secret, Refusal>>;
+}
+
+/// A request for a token of Vault.
+#[derive(Debug, Clone)]
+pub struct DeriveRequest {
+    /// The allocation.
+    pub alloc: AllocId,
+    /// The task.
+    pub task: String,
 }
 
 /// A request to sign identities of one task.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
 
 use herdlet_base::{artifact::destination::Dirs, observation::Class};
-use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates};
+use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights};
 
 use crate::executor::{Context, Refusal, Workload};
 
@@ -16,7 +16,7 @@ const MISSING_SERVERS_PERIOD: Duration = Duration::from_secs(60);
 /// Other data: its sources report changes, and this only limits the effect of a lost report.
 const MISSING_PERIOD: Duration = Duration::from_secs(300);
 
-/// A task that reads data with its own rights, without templates.
+/// A task that reads data with its own rights, without templates, and without its rights at Vault.
 pub(super) async fn reading(
     context: &Arc<Context>,
     workload: &Workload,
@@ -34,6 +34,7 @@ pub(super) async fn reading(
             alloc: alloc.id.to_string(),
             access: access(context, workload).await?,
         },
+        vault: VaultRights::Absent,
         templates: Vec::new(),
         env: BTreeMap::new(),
         dirs: dirs(context, workload),
@@ -82,11 +83,16 @@ pub(super) fn dirs(context: &Context, workload: &Workload) -> Dirs {
 }
 
 /// When data that is missing is looked for without an event.
-pub(super) fn awaited(recheck: Recheck) -> herdlet_api_types::Duration {
+pub(super) fn awaited(recheck: Recheck, upkeep: &Upkeep) -> herdlet_api_types::Duration {
     let period = match recheck {
         Recheck::Files => MISSING_FILE_PERIOD,
         Recheck::Servers => MISSING_SERVERS_PERIOD,
         Recheck::Reported => MISSING_PERIOD,
     };
-    herdlet_api_types::Duration(i64::try_from(period.as_nanos()).unwrap_or(i64::MAX))
+    span(upkeep.due_in.map_or(period, |due_in| due_in.min(period)))
+}
+
+/// A length of time, for the planner.
+pub(super) fn span(length: Duration) -> herdlet_api_types::Duration {
+    herdlet_api_types::Duration(i64::try_from(length.as_nanos()).unwrap_or(i64::MAX))
 }

@@ -1,4 +1,5 @@
-//! Fetches the values of a task's `secret` blocks: variables through [`herdlet_render`], others with plugins.
+//! Fetches the values of a task's `secret` blocks: variables and secrets of Vault through [`herdlet_render`], others with
+//! plugins.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +10,7 @@ use herdlet_plan::{
     env::{TaskEnv, Variables},
 };
 use herdlet_render::{
-    Consumer,
+    Consumer, TaskTemplates,
     plugin::{self, PluginRequest},
     renderer::SecretVariables,
     secrets::SecretValues,
@@ -64,11 +65,14 @@ async fn fetch(
     cancelled: &CancellationToken,
 ) -> Result<Outcome, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let reader = reading(context, workload, Consumer::Secrets).await?;
+    let reader = TaskTemplates {
+        vault: vault::rights(context, workload, cancelled).await?,
+        ..reading(context, workload, Consumer::Secrets).await?
+    };
     let mut found = match context.renderer.secret_variables(reader, &task.secrets).await {
         Ok(SecretVariables::Read(found)) => found,
-        Ok(SecretVariables::Missing { on, recheck }) => {
-            return Ok(Outcome::Pending { on, ask_in: awaited(recheck) });
+        Ok(SecretVariables::Missing { on, recheck, upkeep }) => {
+            return Ok(Outcome::Pending { on, ask_in: awaited(recheck, &upkeep) });
         }
         Err(error) => return Ok(failed(error.class(), &error)),
     };

@@ -1,6 +1,6 @@
 //! Renders the templates of a task through [`herdlet_render`], and runs their scripts.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
     driver::runs_images,
@@ -19,23 +19,32 @@ use herdlet_plan::{
     env::{TaskEnv, Variables},
     facts::{Facts, Input, Revision},
     op::{Part, TaskPart, TemplateIndex},
+    time::Deadline,
 };
 use herdlet_render::{
-    Consumer, RenderError, Rendering, TaskTemplates,
+    Consumer, OutdatedValues, RenderError, Rendering, TaskTemplates, Upkeep,
     renderer::{started_variables, template_variables},
     secrets::SecretValues,
 };
 
-use super::reading::{awaited, dirs, on_files, reading};
-use crate::executor::{
-    Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets, vault,
+use tokio_util::sync::CancellationToken;
+
+use super::reading::{awaited, dirs, on_files, reading, span};
+use crate::{
+    executor::{
+        Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets, vault,
+    },
+    present,
 };
+
+/// A value of Vault that nothing is due for is looked at again in this period; its lease comes first.
+const OUTDATED_PERIOD: Duration = Duration::from_secs(60);
 
 /// Renders a task's templates, or inspects whether the files are there. They are removed with the task's directory.
 pub async fn templates(
     context: &Arc<Context>,
     workload: &Workload,
-    verb: PlaceVerb,
+    (verb, cancelled): (PlaceVerb, &CancellationToken),
     inputs: &[Input],
 ) -> Outcome {
     if verb == PlaceVerb::Down {
@@ -43,7 +52,7 @@ pub async fn templates(
     }
     let own = Part::Task(workload.position(), TaskPart::Templates);
     let before = inputs.iter().find(|input| input.part == own).map(|input| Arc::clone(&input.facts));
-    let task = match prepared(context, workload, before.as_deref()).await {
+    let task = match prepared(context, workload, before.as_deref(), cancelled).await {
         Ok(task) => task,
         Err(refusal) => return refusal.into(),
     };
@@ -61,9 +70,9 @@ pub async fn templates(
         return refusal.into();
     }
     match context.renderer.render(task).await {
-        Ok(Rendering::Done { outputs }) => Outcome::Done(Some(Arc::new(facts(&outputs)))),
-        Ok(Rendering::Missing { on, outdated_since_ns, recheck }) => {
-            let ask_in = awaited(recheck);
+        Ok(Rendering::Done { outputs, upkeep }) => rendered(&outputs, upkeep, before.as_deref()),
+        Ok(Rendering::Missing { on, outdated_since_ns, recheck, upkeep }) => {
+            let ask_in = awaited(recheck, &upkeep);
             match outdated_since_ns {
                 Some(since_ns) => Outcome::Outdated { on, ask_in, since_ns },
                 None => Outcome::Pending { on, ask_in },
@@ -71,6 +80,21 @@ pub async fn templates(
         }
         Err(error) => failed(&error),
     }
+}
+
+/// The outcome of a complete render. The planner must get changed outputs before it gets the notice that some are outdated.
+fn rendered(outputs: &[u64], upkeep: Upkeep, before: Option<&Facts>) -> Outcome {
+    let Upkeep { mut due_in, outdated } = upkeep;
+    if let Some(OutdatedValues { on, since_ns }) = outdated {
+        let is_known =
+            before.is_some_and(|facts| facts.outputs.iter().map(|one| one.0).eq(outputs.iter().copied()));
+        if is_known {
+            return Outcome::Outdated { on, ask_in: span(due_in.unwrap_or(OUTDATED_PERIOD)), since_ns };
+        }
+        due_in = Some(Duration::ZERO);
+    }
+    let renew_at = due_in.map(|due_in| Deadline::after(present::now(), span(due_in)));
+    Outcome::Done(Some(Arc::new(Facts { renew_at, ..facts(outputs) })))
 }
 
 /// Variables of a task from its templates with `env = true`.
@@ -184,6 +208,7 @@ async fn prepared(
     context: &Arc<Context>,
     workload: &Workload,
     before: Option<&Facts>,
+    cancelled: &CancellationToken,
 ) -> Result<TaskTemplates, Refusal> {
     let task = workload.task().ok_or("find the task")?;
     // A template does not see the variables that templates make.
@@ -218,6 +243,7 @@ async fn prepared(
         before: before
             .map(|facts| facts.outputs.iter().map(|revision| revision.0).collect())
             .unwrap_or_default(),
+        vault: vault::rights(context, workload, cancelled).await?,
         ..reading(context, workload, Consumer::Templates).await?
     })
 }

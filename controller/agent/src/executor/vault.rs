@@ -1,19 +1,17 @@
 //! The token of a task at Vault: log-in, renewal, revocation.
 //!
-//! In: the task's `vault` block, and its identity. Out: the token in the task's directories, the time of the next renewal.
+//! In: the task's `vault` block. Out: the token in the task's directories, the time of the next renewal.
 //! Rules: a token that exists is never given up because Vault does not answer; what exists after a restart of the agent is
 //! used again. Each log-in, failed renewal and refusal has an audit line, without values.
 
+mod login;
+mod revocation;
+mod rights;
+
 use std::{sync::Arc, time::Duration};
 
-use herdlet_api_types::{
-    UnixNanos,
-    job::{ChangeMode, Identity, VaultAccess},
-    rfc3339::rfc3339,
-};
+use herdlet_api_types::job::VaultAccess;
 use herdlet_base::{
-    clock::wall_now,
-    error::in_full,
     observation::{Class, Observation},
     privileges::Ownership,
     safe_fs::Rights,
@@ -23,21 +21,25 @@ use herdlet_plan::{
     action::Outcome,
     env::Variables,
     facts::{Facts, Revision},
-    identity_claims::{Claims, Grant},
     time::Deadline,
 };
+use herdlet_render::vault::time_before;
 use herdlet_storage::task_dir::TaskDir;
 use herdlet_vault::{
-    client::{JwtLogin, VaultClient},
-    error::{FailureClass, LeaseFailure, VaultError},
+    client::VaultClient,
+    error::{LeaseFailure, VaultError},
     lease::{LeaseTerms, Step},
-    secret::SecretText,
     spread::Spread,
 };
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{identities, places, reading::on_files};
+use self::login::Failure;
+pub use self::{revocation::revoke_all, rights::rights};
+use super::{
+    places,
+    reading::{on_files, span as length},
+};
 use crate::{
     executor::{Context, PlaceVerb, Refusal, Workload},
     present,
@@ -116,6 +118,8 @@ async fn ensure(
 ) -> Result<Outcome, Refusal> {
     let access = access_of(workload)?;
     let held = read(context, workload).await?.filter(|held| held.is_of(access));
+    let last = held.as_ref().map(|held| held.id);
+    let held = held.map(|held| if context.vaults.take_revoked(held.id) { held.lost() } else { held });
     let Some(server) = context.vaults.server(&access.cluster) else {
         let on = format!("Vault: set vault.{}.address in the agent's config", access.cluster);
         let ask_in = length(UNCONFIGURED_PERIOD);
@@ -138,10 +142,13 @@ async fn ensure(
     let held = tokio::select! {
         biased;
         () = cancelled.cancelled() => return Err(refused("get a token of Vault: the task is to end".to_owned())),
-        held = work => held.map_err(|failure| refused(failure.why))?,
+        held = work => held.map_err(|failure: Failure| failure.refusal)?,
     };
     let (kept, of_job) = (held.clone(), access.clone());
     on_files("keep the token of Vault", move || files.write(&kept, &of_job)).await?;
+    if last.is_some_and(|last| last != held.id) {
+        context.renderer.vault_token_changed(workload.alloc.id, workload.position());
+    }
     let failing_for = held.lease.failing_for(boot_now());
     context.vaults.note(key(workload), failing_for);
     Ok(match (failing_for, next_in(&held)) {
@@ -160,11 +167,8 @@ fn outdated_since(held: &HeldToken) -> u64 {
     now.ns.saturating_sub(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Since when tries fail is a time of day, because the text is shown until the next try.
 fn outdated_text(held: &HeldToken, failing_for: Duration) -> String {
-    const SECOND: i64 = 1_000_000_000;
-    let since = wall_now().0.saturating_sub(length(failing_for).as_nanos());
-    let since = rfc3339(UnixNanos(since - since.rem_euclid(SECOND))).unwrap_or_default();
+    let since = time_before(failing_for);
     let end = if held.lease.is_past_end(boot_now()) { ", and its lease has ended" } else { "" };
     let why = held.failure.as_deref().unwrap_or("it is tried again");
     format!("Vault, which has not renewed it since {since}{end}: {why}")
@@ -172,22 +176,37 @@ fn outdated_text(held: &HeldToken, failing_for: Duration) -> String {
 
 async fn revoke(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
     context.vaults.note(key(workload), None);
-    let held = read(context, workload).await?;
-    let access = access_of(workload)?;
-    if let (Some(held), Some(server)) = (&held, context.vaults.server(&access.cluster)) {
-        let revoking = async {
-            let client = server.client(access.namespace.as_deref()).await?;
-            client.revoke(&held.token()).await.map_err(|error| error.to_string())
-        };
-        let result = timeout(REVOCATION_MAX, revoking).await;
-        let result = result.unwrap_or_else(|_| Err("revoke the token: no answer in time".to_owned()));
-        let audit =
-            Audit { workload, operation: "revoke", cluster: &access.cluster, accessor: &held.accessor };
-        audit.end(result.as_ref().err().map(String::as_str));
+    if let Some(held) = read(context, workload).await? {
+        // The audit has the reason; the token ends with its lease.
+        let _ = revoke_token(context, workload, &held).await;
     }
     let files = files(context, workload, None);
     on_files("remove the token of Vault", move || files.remove()).await?;
     Ok(Outcome::Done(None))
+}
+
+/// Revokes a token, with its line in the audit.
+async fn revoke_token(
+    context: &Arc<Context>,
+    workload: &Workload,
+    held: &HeldToken,
+) -> Result<(), VaultError> {
+    let unusable = |why: String| VaultError::Invalid { doing: "revoke the token".to_owned(), why };
+    let access = access_of(workload).map_err(|refusal| unusable(refusal.why))?;
+    let revoking = async {
+        let server = context.vaults.server(&access.cluster);
+        let server = server
+            .ok_or_else(|| unusable(format!("set vault.{}.address in the agent's config", access.cluster)))?;
+        let client = server.client(access.namespace.as_deref()).await.map_err(unusable)?;
+        client.revoke(&held.token()).await
+    };
+    let result = timeout(REVOCATION_MAX, revoking).await.unwrap_or_else(|_| {
+        let (doing, why) = ("revoke the token".to_owned(), "no answer in time".to_owned());
+        Err(VaultError::Unreachable { doing, address: format!("Vault `{}`", access.cluster), why })
+    });
+    let audit = Audit { workload, operation: "revoke", cluster: &access.cluster, accessor: &held.accessor };
+    audit.end(result.as_ref().err().map(VaultError::to_string).as_deref());
+    result
 }
 
 /// A task at a server.
@@ -197,12 +216,6 @@ struct Session<'a> {
     access: &'a VaultAccess,
     server: &'a Arc<Server>,
     client: Arc<VaultClient>,
-}
-
-/// Why there is no new token.
-struct Failure {
-    why: String,
-    retry_after: Option<Duration>,
 }
 
 impl Session<'_> {
@@ -223,7 +236,9 @@ impl Session<'_> {
                 },
                 Step::Replace(_) => match timeout(STEP_MAX, self.log_in()).await {
                     Ok(Ok(other)) => return other,
-                    Ok(Err(Failure { why, retry_after })) => (LeaseFailure::Later { retry_after }, why),
+                    Ok(Err(Failure { refusal, retry_after })) => {
+                        (LeaseFailure::Later { retry_after }, refusal.why)
+                    }
                     Err(_) => no_answer("log in"),
                 },
             };
@@ -240,39 +255,6 @@ impl Session<'_> {
         result
     }
 
-    async fn log_in(&self) -> Result<HeldToken, Failure> {
-        let Self { context, access, server, .. } = self;
-        let identity = self.identity().await.map_err(|why| Failure { why, retry_after: None })?;
-        let role = access.role.as_deref().or(server.config.role.as_deref());
-        let login = JwtLogin { mount: &server.config.auth_path, role, identity: &identity };
-        let result = context.vaults.log_in(server, self.client.log_in(login)).await;
-        match result {
-            Ok(grant) => {
-                self.audit("log in", &grant.accessor).end(None);
-                Ok(HeldToken::new(grant, access))
-            }
-            Err(error) => {
-                self.audit("log in", "").end(Some(&error.to_string()));
-                let retry_after = match error.class() {
-                    FailureClass::Later { retry_after } => retry_after,
-                    FailureClass::Token | FailureClass::Absent | FailureClass::Request => None,
-                };
-                Err(Failure { why: error.to_string(), retry_after })
-            }
-        }
-    }
-
-    /// The identity to log in with: signed now, or by servers.
-    async fn identity(&self) -> Result<SecretText, String> {
-        let (context, workload) = (Arc::clone(self.context), self.workload.clone());
-        let server = Arc::clone(self.server);
-        let signed = herdlet_runtime::off_thread(move || match workload.alloc.server {
-            None => sign(&context, &workload, &server),
-            Some(_) => signed_by_servers(&context, &workload),
-        });
-        signed.await.map_err(|error| format!("get the identity for Vault: {error}")).flatten()
-    }
-
     fn audit<'s>(&'s self, operation: &'static str, accessor: &'s str) -> Audit<'s> {
         Audit { workload: self.workload, operation, cluster: &self.access.cluster, accessor }
     }
@@ -280,48 +262,6 @@ impl Session<'_> {
 
 fn no_answer(doing: &str) -> (LeaseFailure, String) {
     (LeaseFailure::Later { retry_after: None }, format!("{doing}: no answer in time"))
-}
-
-fn sign(context: &Context, workload: &Workload, server: &Server) -> Result<SecretText, String> {
-    let task = workload.task().ok_or("find the task")?;
-    let name = task.vault.as_ref().map(VaultAccess::identity_name).unwrap_or_default();
-    let default = || Identity {
-        name: name.clone(),
-        aud: server.config.audiences.clone(),
-        ttl: Some(server.config.identity_ttl),
-        env: false,
-        file: false,
-        filepath: None,
-        change_mode: ChangeMode::Noop,
-        change_signal: None,
-        extra_claims: Vec::new(),
-    };
-    let identity = task.identities.iter().find(|identity| identity.name == name).cloned();
-    let claims = Claims::new(&Grant {
-        alloc: &workload.alloc,
-        task,
-        identity: &identity.unwrap_or_else(default),
-        issued_at: wall_now(),
-        token_id: &uuid::Uuid::new_v4().to_string(),
-        issuer: &context.issuer,
-        node: &context.node.get(),
-    });
-    let signed = context.signer.sign(&claims).map_err(|error| in_full(&error))?;
-    Ok(SecretText::new(signed.reveal().to_owned()))
-}
-
-fn signed_by_servers(context: &Context, workload: &Workload) -> Result<SecretText, String> {
-    let task = workload.task().ok_or("find the task")?;
-    let name = task.vault.as_ref().map(VaultAccess::identity_name).unwrap_or_default();
-    let signed = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task);
-    let mut signed = signed.map_err(|error| format!("read the identities signed by servers: {error}"))?;
-    let identity = signed.remove(&name).ok_or_else(|| {
-        format!(
-            "find the identity {name} of the task: set default_identity in the block vault of the servers' config, or add \
-             the identity to the job"
-        )
-    })?;
-    Ok(SecretText::new(identity.token.reveal().to_owned()))
 }
 
 /// One line of the audit.
@@ -392,10 +332,6 @@ fn next_in(held: &HeldToken) -> Option<Duration> {
 
 fn key(workload: &Workload) -> TaskKey {
     (workload.alloc.id, workload.position())
-}
-
-fn length(time: Duration) -> herdlet_api_types::Duration {
-    herdlet_api_types::Duration(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
 }
 
 fn refused(why: String) -> Refusal {

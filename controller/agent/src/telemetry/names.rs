@@ -184,7 +184,7 @@ metrics! {
     TEMPLATE_RENDERS = Counter Number "template_renders_total" ["result"]
         "Renders of the templates of a task, by result (done, missing: data is not there, failed).";
     TEMPLATES_OUTDATED = Gauge Number "templates_outdated" []
-        "Tasks whose last files are kept because data of their templates is gone.";
+        "Tasks whose last files are kept because data of their templates is gone, or Vault has not renewed it.";
     TEMPLATES_OUTDATED_AGE = Gauge Seconds "templates_outdated_seconds" []
         "Time since the first of these tasks lost its data, or since the agent found it missing; 0 if there are none.";
     VAULT_LOGINS = Counter Number "vault_logins_total" ["result"]

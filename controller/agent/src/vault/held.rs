@@ -11,7 +11,9 @@ use herdlet_base::{
     safe_fs::{Dir, FsError, Outlives, Rights},
 };
 use herdlet_storage::task_dir::{TaskDir, TaskDirError};
-use herdlet_vault::{answer::TokenGrant, lease::LeaseRecord, secret::SecretText, spread::Spread};
+use herdlet_vault::{
+    answer::TokenGrant, error::LeaseFailure, lease::LeaseRecord, secret::SecretText, spread::Spread,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -77,6 +79,14 @@ impl HeldToken {
     /// Whether it is a token of the server and namespace that the job names.
     pub fn is_of(&self, access: &VaultAccess) -> bool {
         self.cluster == access.cluster && self.namespace == access.namespace
+    }
+
+    /// The same, to be replaced: it was revoked.
+    #[must_use]
+    pub fn lost(mut self) -> Self {
+        self.lease.failed(LeaseFailure::Lost, boot_now(), Spread::random());
+        self.failure = Some("the token was revoked".to_owned());
+        self
     }
 
     pub fn token(&self) -> SecretText {

@@ -87,6 +87,7 @@ impl ApiFixture {
             },
             vitals: Box::new(Vitals::default),
             read_inputs: Box::new(|| Box::pin(async {})),
+            revoke_vault_tokens: Box::new(|| Box::pin(async { Vec::new() })),
             identity_keys,
             metrics: Box::new(|format, _| format!("{format:?}\n")),
             measuring: tokio::sync::Mutex::default(),

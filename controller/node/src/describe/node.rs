@@ -89,9 +89,8 @@ pub struct Parts {
     pub reserved_ports: BTreeSet<u16>,
 }
 
-/// The provider of secrets that is built in, with the version of Nomad's. Vault is left out: servers then place no job
-/// here that needs it.
-const SECRETS_OF_VARIABLES: (&str, &str) = (Secret::VARIABLES, "1.0.0");
+/// The providers of secrets that are built in, with the versions of Nomad's.
+const BUILT_IN_SECRETS: [(&str, &str); 2] = [(Secret::VARIABLES, "1.0.0"), (Secret::VAULT, "1.0.0")];
 
 /// The plugins that Nomad makes a bridge with. Servers place no group in mode `bridge` on a node without them; herdlet needs none of
 /// them.
@@ -230,7 +229,7 @@ impl Fixed {
         }
         attributes.extend(parts.consul.attributes.clone());
         let plugins = parts.secrets_plugins.iter().map(|(name, version)| (name.as_str(), version.as_str()));
-        for (name, version) in plugins.chain([SECRETS_OF_VARIABLES]) {
+        for (name, version) in plugins.chain(BUILT_IN_SECRETS) {
             attributes.insert(format!("plugins.secrets.{name}.version"), version.to_owned());
         }
         if self.offers_bridges() {

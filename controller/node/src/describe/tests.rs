@@ -124,7 +124,9 @@ fn a_node_is_described_as_stock_clients_describe_theirs() {
         stock.attributes.insert("nomad.version".to_owned(), herdlet_fingerprint::NOMAD_VERSION.to_owned());
         stock.attributes.insert("unique.advertise.address".to_owned(), "127.0.0.1:5646".to_owned());
         // Of `secret` blocks, which came with 1.11.
-        stock.attributes.insert("plugins.secrets.nomad.version".to_owned(), "1.0.0".to_owned());
+        for provider in ["nomad", "vault"] {
+            stock.attributes.insert(format!("plugins.secrets.{provider}.version"), "1.0.0".to_owned());
+        }
         if version == "1.1.2" {
             // Fields that this version did not have, or left to servers.
             (stock.node_pool, stock.cgroup_parent) = ("default".to_owned(), "/nomad".to_owned());

@@ -16,8 +16,8 @@ use crate::{
     wire::{
         AllocId, NodeId, QueryOptions, Secret, WriteOptions,
         queries::{
-            AllocRequest, AllocResponse, IdentityRequest, NodeRequest, NodeResponse, SignRequest,
-            SignResponse,
+            AllocRequest, AllocResponse, DeriveRequest, DeriveResponse, IdentityRequest, NodeRequest,
+            NodeResponse, SignRequest, SignResponse,
         },
     },
 };
@@ -210,6 +210,25 @@ impl<S: Service, D: Dial> Queries<S, D> {
         let request = |options| SignRequest { identities: identities.to_vec(), options };
         let question = Question { index: create_index.saturating_sub(1), responder: Responder::AnyServer };
         self.ask_within("Alloc.SignIdentities", question, SIGN, request).await
+    }
+
+    /// Has servers derive tokens of Vault (through 1.9) for tasks of an allocation.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn derive_vault_tokens(
+        &self,
+        alloc: &AllocId,
+        tasks: &[String],
+    ) -> Result<DeriveResponse, CallError> {
+        let request = |options| DeriveRequest {
+            node_id: self.inner.identity.id.clone(),
+            secret_id: self.inner.identity.secret.clone(),
+            alloc_id: alloc.clone(),
+            tasks: tasks.to_vec(),
+            options,
+        };
+        self.ask("Node.DeriveVaultToken", Newer::Now, request).await
     }
 
     async fn ask_within<T: Serialize, R: DeserializeOwned>(

@@ -1,5 +1,5 @@
 //! Queries and reports on allocations: `Node.GetClientAllocs`, `Alloc.GetAllocs`, `Alloc.GetAlloc`, `Node.GetNode`, `Node.UpdateAlloc`,
-//! `Alloc.SignIdentities`.
+//! `Alloc.SignIdentities`, `Node.DeriveVaultToken`.
 
 use std::collections::BTreeMap;
 
@@ -125,6 +125,49 @@ pub struct SignRequest {
     /// Options.
     #[serde(flatten)]
     pub options: QueryOptions,
+}
+
+/// `Node.DeriveVaultToken` (through 1.9).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DeriveRequest {
+    /// The node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// Proves the node's identity.
+    #[serde(rename = "SecretID")]
+    pub secret_id: Secret,
+    /// The allocation's id.
+    #[serde(rename = "AllocID")]
+    pub alloc_id: AllocId,
+    /// Names of its tasks.
+    pub tasks: Vec<String>,
+    /// Options.
+    #[serde(flatten)]
+    pub options: QueryOptions,
+}
+
+/// The response to [`DeriveRequest`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DeriveResponse {
+    /// Wrapped tokens by task.
+    pub tasks: BTreeMap<String, Secret>,
+    /// Why there are none.
+    pub error: Option<RecoverableError>,
+    /// Index and leader.
+    #[serde(flatten)]
+    pub meta: QueryMeta,
+}
+
+/// An error of what the servers use themselves, such as Vault.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct RecoverableError {
+    /// Its text.
+    pub err: String,
+    /// Whether a retry may help.
+    pub recoverable: bool,
 }
 
 /// A requested identity.

@@ -2,7 +2,7 @@
 
 use herdlet_base::{artifact::destination::Outside, observation::Class, safe_fs::FsError};
 
-use crate::env_file::EnvFileError;
+use crate::{env_file::EnvFileError, vault::KeepError};
 
 /// Why templates can't be rendered. Has no part of an output: outputs are secrets.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,8 @@ pub enum RenderError {
     Write { destination: String, source: FsError },
     #[error("keep the variables of templates: {0}")]
     Record(#[source] FsError),
+    #[error("keep the values of Vault: {0}")]
+    Vault(#[from] KeepError),
     #[error("render templates: {0}")]
     Thread(String),
 }
@@ -57,6 +59,7 @@ impl RenderError {
             | Self::TooLarge { .. }
             | Self::Variables { .. } => Class::Fatal,
             Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
+            Self::Vault(error) => error.class(),
             // The task may remove files.
             Self::NoRoom { .. } | Self::Thread(_) => Class::Retry,
         }

@@ -1,4 +1,4 @@
-//! Reads the variables of `secret` blocks. Until all of them exist, their changes are reported.
+//! Reads the variables and the secrets of Vault of `secret` blocks. Until all of them exist, changes of variables are reported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,11 +8,12 @@ use std::{
 use herdlet_api_types::job::Secret;
 use herdlet_template::{Answer, Query};
 
-use super::{Recheck, RenderError, Renderer, TaskTemplates, names};
+use super::{Recheck, RenderError, Renderer, TaskTemplates, names, run};
 use crate::{
     data::Data,
     secrets::SecretValues,
-    watches::{Use, Wait},
+    vault::{Upkeep, VaultSession, values},
+    watches::{Consumer, Use, Wait},
 };
 
 /// The end of a read.
@@ -24,14 +25,15 @@ pub enum SecretVariables {
         /// Their names, for people.
         on: String,
         recheck: Recheck,
+        upkeep: Upkeep,
     },
 }
 
 impl Renderer {
-    /// Reads the variables of a task's secrets. Its templates are not needed.
+    /// Reads the values of a task's secrets that plugins do not have. Its templates are not needed.
     ///
     /// # Errors
-    /// If a variable can't be read.
+    /// If one of them can't be read.
     pub async fn secret_variables(
         &self,
         task: TaskTemplates,
@@ -40,14 +42,15 @@ impl Renderer {
         let task = Arc::new(task);
         let mut found = SecretValues::default();
         let (mut missing, mut unanswered, mut used) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        for secret in secrets.iter().filter(|secret| secret.provider == Secret::VARIABLES) {
-            let query = Query::NomadVariable {
-                path: secret.path.clone(),
-                namespace: secret.namespace.clone().unwrap_or_default(),
-                region: String::new(),
-            };
+        let mut vault = run(&task, |task| Ok(VaultSession::open(&task.dirs, Consumer::Secrets)?)).await?;
+        for secret in secrets.iter().filter(|secret| !secret.is_of_plugin()) {
+            let query = query_of(secret);
             used.insert(Data::of(&query, &task.reader), Use::waiting(Wait::NONE));
-            match self.answer(&task, &query).await? {
+            match self.answer(&task, &query, &mut vault).await? {
+                Ok(Answer::Json(answer)) => {
+                    let fields = values(&answer).into_iter();
+                    found.values.extend(fields.map(|(key, value)| (secret.value_name(&key), value)));
+                }
                 Ok(Answer::Variable(variable)) => {
                     let items = variable.items.iter();
                     found.values.extend(items.map(|(key, value)| (secret.value_name(key), value.clone())));
@@ -62,8 +65,7 @@ impl Renderer {
                     | Answer::Addresses(_)
                     | Answer::Variables(_)
                     | Answer::Services(_)
-                    | Answer::ServiceNames(_)
-                    | Answer::Json(_),
+                    | Answer::ServiceNames(_),
                 ) => drop(missing.insert(query)),
                 Err(why) => {
                     unanswered.insert(query.clone(), why);
@@ -72,6 +74,7 @@ impl Renderer {
             }
         }
         let is_complete = missing.is_empty();
+        let upkeep = vault.close(is_complete).await?;
         self.watches.keep(task.key, if is_complete { const { &BTreeMap::new() } } else { &used });
         self.servers.users_changed();
         if is_complete {
@@ -79,6 +82,17 @@ impl Renderer {
         }
         let on = names(&missing.iter().collect(), &unanswered);
         let recheck = if unanswered.is_empty() { Recheck::Reported } else { Recheck::Servers };
-        Ok(SecretVariables::Missing { on, recheck })
+        Ok(SecretVariables::Missing { on, recheck, upkeep })
+    }
+}
+
+fn query_of(secret: &Secret) -> Query {
+    if secret.provider == Secret::VAULT {
+        return Query::Vault { function: "secret", arguments: vec![secret.path.clone()] };
+    }
+    Query::NomadVariable {
+        path: secret.path.clone(),
+        namespace: secret.namespace.clone().unwrap_or_default(),
+        region: String::new(),
     }
 }

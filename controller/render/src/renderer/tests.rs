@@ -13,6 +13,8 @@ use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
 use super::*;
 use crate::{secrets::SecretValues, sources::NodeNames, watches::Consumer};
 
+mod vault;
+
 struct Bench {
     renderer: Arc<Renderer>,
     variables: Arc<Variables>,
@@ -64,6 +66,7 @@ impl Bench {
         let task = TaskTemplates {
             key: (AllocId::from_hash([1; 16]), 0, Consumer::Templates),
             reader,
+            vault: VaultRights::Absent,
             templates,
             env: [("NAME".to_owned(), "value".to_owned())].into(),
             dirs,
@@ -94,7 +97,7 @@ impl Bench {
 
     /// Renders as the next time: with the outputs of this one.
     async fn done(&mut self) -> Vec<u64> {
-        let Rendering::Done { outputs } = self.render().await.unwrap() else { panic!("data is missing") };
+        let Rendering::Done { outputs, .. } = self.render().await.unwrap() else { panic!("data is missing") };
         self.task.before.clone_from(&outputs);
         outputs
     }
@@ -131,6 +134,7 @@ async fn data_is_waited_for_and_named() {
         on: "nomad/jobs/web".to_owned(),
         outdated_since_ns: None,
         recheck: Recheck::Reported,
+        upkeep: Upkeep::default(),
     };
     assert_eq!(missing, expected);
     assert!(!bench.path("local/b").exists(), "the files are those of one render");
@@ -498,7 +502,7 @@ async fn variables_of_secrets_are_waited_for_and_read_once() {
     ];
     let read = async || bench.renderer.secret_variables(task.clone(), &secrets).await;
     bench.put("nomad/jobs", &[("a", "1")]).await;
-    let Ok(SecretVariables::Missing { on, recheck: Recheck::Reported }) = read().await else {
+    let Ok(SecretVariables::Missing { on, recheck: Recheck::Reported, .. }) = read().await else {
         panic!("a variable is missing")
     };
     assert_eq!((on.as_str(), bench.renderer.figures().queries), ("nomad/jobs/web", 2));

@@ -6,9 +6,10 @@ use herdlet_e2e::{
     agent::{Agent, Setup},
     host,
     http::{self, Peer},
+    openbao::OpenBao,
     ports, wait,
 };
-use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeId, NodeStatus};
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeId, NodeStatus, queries::DeriveResponse};
 use herdlet_nomad_server::{Cluster, Settings, lan::Listener};
 use herdlet_rpc::framed::StreamFrame;
 use serde_json::{Value, json};
@@ -307,7 +308,7 @@ fn failures_are_reported_with_code_or_feature_name() {
     if !is_root() {
         return;
     }
-    let ground = NodeTest::start();
+    let ground = NodeTest::start_with("vault: {default: {address: \"http://127.0.0.1:1\"}}\n");
     let mut job = service("bad", 1);
     job["Type"] = "batch".into();
     job["TaskGroups"][0]["Update"] = Value::Null;
@@ -324,9 +325,37 @@ fn failures_are_reported_with_code_or_feature_name() {
     let alloc = ground.alloc(&ground.submit(&job));
     ground.reaches(&alloc.id, &ClientStatus::Failed);
     let state = ground.cluster.alloc(&alloc.id).unwrap().task_states["t"].clone();
-    let failure = state.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
-    let expected = "`vault` needs the identity vault_default";
-    assert!(failure.display_message.contains(expected), "{}", failure.display_message);
+    let texts: Vec<&str> = state.events.iter().map(|event| &*event.display_message).collect();
+    assert!(texts.iter().any(|text| text.contains("the servers derive none (1.10 and later)")), "{texts:?}");
+    ground.finish();
+}
+
+/// As servers through 1.9 do for tasks without an identity.
+#[test]
+fn a_token_of_vault_that_servers_derive_is_unwrapped_and_renewed() {
+    let Some(mut bao) = is_root().then(OpenBao::prepare).flatten() else { return };
+    bao.launch();
+    let ground = NodeTest::start_with(&bao.config());
+    let wrapped = bao.wrapped_token("4s");
+    let answer = DeriveResponse {
+        tasks: [("t".to_owned(), wrapped.clone().into())].into(),
+        ..DeriveResponse::default()
+    };
+    ground.cluster.set_answer("Node.DeriveVaultToken", &answer).unwrap();
+    let mut job = service("derived", 1);
+    job["TaskGroups"][0]["Tasks"][0]["Vault"] =
+        json!({ "Policies": ["db"], "Env": true, "ChangeMode": "noop" });
+    let alloc = ground.alloc(&ground.submit(&job));
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+    let file = format!("alloc/{}/t/secrets/vault_token", alloc.id);
+    let token = std::fs::read_to_string(ground.agent.home.state().join(file)).unwrap();
+    assert!(token != wrapped && bao.look_up(&token).is_some());
+    wait::until_true("it is renewed", || {
+        let known = bao.look_up(&token).unwrap();
+        known["last_renewal_time"].as_u64() > known["creation_time"].as_u64().map(|at| at + 4)
+    });
+    assert_eq!(ground.cluster.requests("Node.DeriveVaultToken").len(), 1);
+    assert!(!ground.agent.log().contains(&token) && !ground.agent.log().contains(&wrapped));
     ground.finish();
 }
 

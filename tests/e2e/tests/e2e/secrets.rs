@@ -1,6 +1,6 @@
 //! No secret is visible to other users, whatever the umask.
 
-mod planted;
+pub(crate) mod planted;
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 

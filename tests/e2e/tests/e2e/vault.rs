@@ -1,5 +1,7 @@
 //! Tokens of Vault, with a real OpenBao: log-in, restarts of the agent, outages, lost and revoked tokens.
 
+mod secrets_of_tasks;
+
 use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use herdlet_e2e::{
@@ -14,17 +16,21 @@ use serde_json::{Value, json};
 
 use crate::{
     common::{TOKEN, is_root, job, sleeper},
-    templates::until_explained,
+    templates::{QUICK, until_explained},
 };
 
 /// Starts an agent that uses this server and shows its keys on the returned address. `ttl` is the lifetime of tokens.
 fn agent_of(bao: &OpenBao) -> (Agent, String) {
+    agent_with(bao, Setup::default())
+}
+
+fn agent_with(bao: &OpenBao, setup: Setup) -> (Agent, String) {
     let [port] = ports::free();
     let api = format!("127.0.0.1:{port}");
-    let mut agent = Agent::prepare(Setup::default().config("{}\n").argument("--listen").argument(&api));
+    let mut agent = Agent::prepare(setup.config("{}\n").argument("--listen").argument(&api));
     let token = agent.home.write("token", &format!("{TOKEN}\n"));
     fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    let config = format!("token_file: {}\n{}{}", token.display(), bao.config(), ports::for_tasks());
+    let config = format!("token_file: {}\n{}{}{QUICK}", token.display(), bao.config(), ports::for_tasks());
     agent.home.write("config.yaml", &config);
     agent.launch();
     (agent, api)

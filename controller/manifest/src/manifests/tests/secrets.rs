@@ -23,15 +23,27 @@ fn wrong_secrets_are_refused_with_the_remedy() {
             "{name: a, provider: nomad, path: p, config: {engine: kv}}",
             "config.engine: is only for the provider `vault`",
         ),
-        ("{name: a, provider: vault, path: p, config: {engine: kv}}", "secrets[0].provider: needs Vault"),
+        (
+            "{name: a, provider: vault, path: p}",
+            "secrets[0].provider: needs a token of Vault; add a block `vault`",
+        ),
+        (
+            "{name: a, provider: vault, path: p, config: {engine: kv}}",
+            "secrets[0].config.engine: must be `kv_v1` or `kv_v2`",
+        ),
+        (
+            "{name: a, provider: vault, path: p, config: {namespace: n}}",
+            "secrets[0].config.namespace: is only for the provider `nomad`",
+        ),
+        ("{name: a, provider: vault, path: p, env: {A: b}}", "secrets[0].env: is only for plugins"),
         ("{name: a-b, provider: nomad, path: p}", "secrets[0].name: must be 1 to 128 letters"),
         (
             "{name: a, provider: ../up, path: p}",
-            "secrets[0].provider: must be `nomad`, or the name of a secrets plugin",
+            "secrets[0].provider: must be `nomad`, `vault`, or the name of a secrets plugin",
         ),
         (
             "{name: a, provider: .up, path: p}",
-            "secrets[0].provider: must be `nomad`, or the name of a secrets plugin",
+            "secrets[0].provider: must be `nomad`, `vault`, or the name of a secrets plugin",
         ),
         (
             "{name: a, provider: own, path: p, config: {namespace: x}}",
@@ -47,6 +59,8 @@ fn wrong_secrets_are_refused_with_the_remedy() {
     assert!(read(&job("x", twice)).unwrap_err().to_string().contains("secrets[1]"));
     let known = "{name: a, provider: nomad, path: p}";
     assert!(read(&job("${secret.a.key}", known)).is_ok());
+    let of_vault = "{name: a, provider: vault, path: p, config: {engine: kv_v1}}\n          vault: {}";
+    assert!(read(&job("${secret.a.key}", of_vault)).is_ok());
     let problems = read(&job("${secret.b.key}", known)).unwrap_err().to_string();
     assert!(problems.contains("the task will have no variable `secret.b.key`"), "{problems}");
 }

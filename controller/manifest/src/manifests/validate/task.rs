@@ -51,9 +51,9 @@ pub(super) fn validate(
     service::list(own, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
     children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
     artifact::of_task(spec, trail, findings);
-    secret::of_task(spec, trail, findings);
+    secret::of_task(spec, task, trail, findings);
     vault::of_task(spec, trail, findings);
-    template::of_task(context, spec, trail, findings);
+    template::of_task(own, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
     variables::of_task(context, task, trail, findings);
@@ -91,9 +91,9 @@ pub(super) fn of_servers(
         text::signal(&signal.0, &trail.field("kill_signal"), findings);
     }
     artifact::of_task(spec, trail, findings);
-    secret::of_servers(spec, trail, findings);
+    secret::of_servers(spec, task, trail, findings);
     vault::block(spec.vault.as_ref(), trail, findings);
-    template::of_servers(context, spec, trail, findings);
+    template::of_servers(&GroupContext { task: Some(task), ..*context }, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::files(spec, trail, findings);
 }

@@ -187,9 +187,18 @@ fn language(context: &GroupContext<'_>, template: &Template, trail: &Trail<'_>, 
             return findings.problem_in_text(&trail, at, &error.message);
         }
     };
-    for call in parsed.calls(|function| refusal(function, &parsed).is_some()) {
+    let has_vault = context.task.is_some_and(|task| task.vault.is_some());
+    let refusal = |function: &Function| match function.support() {
+        Support::NeedsVault if !has_vault => {
+            Some(format!("`{}` needs a token of Vault; add a block `vault` to the task", function.name))
+        }
+        Support::NeedsConsul | Support::NeedsVault | Support::Works | Support::Refused(_) => {
+            self::refusal(function, &parsed)
+        }
+    };
+    for call in parsed.calls(|function| refusal(function).is_some()) {
         let at = (call.position.line, call.position.column);
-        if let Some(message) = refusal(call.function, &parsed) {
+        if let Some(message) = refusal(call.function) {
             findings.problem_in_text(&trail, at, &message);
         }
     }
@@ -198,12 +207,10 @@ fn language(context: &GroupContext<'_>, template: &Template, trail: &Trail<'_>, 
 /// Returns why a call of this function fails whatever the data is, if so.
 fn refusal(function: &Function, template: &language::Template) -> Option<String> {
     let name = function.name;
-    let no_source = |of: &str| format!("`{name}` needs {of}; herdlet has no source for it yet");
     match function.support() {
-        Support::NeedsConsul => Some(no_source("Consul")),
-        Support::NeedsVault => Some(no_source("Vault")),
+        Support::NeedsConsul => Some(format!("`{name}` needs Consul; herdlet has no source for it yet")),
         Support::Refused(why) => Some(format!("`{name}` is not available: {why}")),
-        Support::Works => template
+        Support::Works | Support::NeedsVault => template
             .denies(function)
             .then(|| format!("`{name}` is disabled by `template.function_denylist` of the agent")),
     }

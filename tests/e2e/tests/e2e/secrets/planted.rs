@@ -81,8 +81,9 @@ fn planted_secrets_are_only_in_their_task() {
     agent.finish();
 }
 
+/// Looks for secrets outside the task of the job `planted`.
 #[track_caller]
-fn look_everywhere(agent: &Agent, secrets: &[&str]) {
+pub(crate) fn look_everywhere(agent: &Agent, secrets: &[&str]) {
     let absent = |place: &str, text: &str| {
         for secret in secrets {
             assert!(!text.contains(secret), "{place} has {secret}");

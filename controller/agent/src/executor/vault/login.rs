@@ -1,0 +1,156 @@
+//! Log-ins: how a task gets a token, with an identity or through servers.
+//!
+//! In: a task without a token, or with one that has to be replaced. Out: a token, or why there is none. Tasks log in with their
+//! identity. For tasks of servers without one (through Nomad 1.9), the servers derive a token, which arrives wrapped
+//! (`client/allocrunner/taskrunner/vault_hook.go`).
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_api_types::job::{ChangeMode, Identity, VaultAccess};
+use herdlet_base::{clock::wall_now, error::in_full, observation::Class};
+use herdlet_plan::identity_claims::{Claims, Grant};
+use herdlet_vault::{
+    answer::TokenGrant,
+    client::JwtLogin,
+    error::{FailureClass, VaultError},
+    secret::SecretText,
+};
+
+use super::Session;
+use crate::{
+    executor::{
+        Context, Refusal, Workload,
+        identities::{self, DeriveRequest},
+    },
+    vault::{Server, held::HeldToken},
+};
+
+/// Why there is no new token.
+pub(super) struct Failure {
+    pub(super) refusal: Refusal,
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, retry_after: None }
+    }
+}
+
+impl Session<'_> {
+    /// Gets a new token.
+    pub(super) async fn log_in(&self) -> Result<HeldToken, Failure> {
+        let task = self.workload.task().ok_or_else(|| Refusal::from("find the task"))?;
+        let name = self.access.identity_name();
+        let is_signed = task.identities.iter().any(|identity| identity.name == name);
+        if self.workload.alloc.server.is_some() && !is_signed {
+            return self.derive().await;
+        }
+        let Self { context, access, server, .. } = self;
+        let identity = self.identity().await.map_err(|why| Refusal { class: Class::Retry, why })?;
+        let role = access.role.as_deref().or(server.config.role.as_deref());
+        let login = JwtLogin { mount: &server.config.auth_path, role, identity: &identity };
+        self.end("log in", context.vaults.log_in(server, self.client.log_in(login)).await)
+    }
+
+    /// Has the servers derive a token, and takes it out of its wrapping.
+    async fn derive(&self) -> Result<HeldToken, Failure> {
+        let Self { context, server, .. } = self;
+        let wrapping = match self.wrapped().await {
+            Ok(wrapping) => wrapping,
+            Err(refusal) => {
+                self.audit("derive", "").end(Some(&refusal.why));
+                return Err(refusal.into());
+            }
+        };
+        self.end("derive", context.vaults.log_in(server, self.client.unwrap_token(&wrapping)).await)
+    }
+
+    async fn wrapped(&self) -> Result<SecretText, Refusal> {
+        let retry = |why: &str| Refusal { class: Class::Retry, why: why.to_owned() };
+        let cluster = self.context.cluster.get();
+        let cluster = cluster.ok_or_else(|| retry("have a token of Vault derived: no cluster joined"))?;
+        let request = DeriveRequest {
+            alloc: self.workload.alloc.id,
+            task: self.workload.task().map(|task| task.name.clone()).unwrap_or_default(),
+        };
+        let token = cluster.derive_vault_token(request).await?;
+        Ok(SecretText::new(token.reveal().to_owned()))
+    }
+
+    fn end(
+        &self,
+        operation: &'static str,
+        result: Result<TokenGrant, VaultError>,
+    ) -> Result<HeldToken, Failure> {
+        match result {
+            Ok(grant) => {
+                self.audit(operation, &grant.accessor).end(None);
+                Ok(HeldToken::new(grant, self.access))
+            }
+            Err(error) => {
+                self.audit(operation, "").end(Some(&error.to_string()));
+                let retry_after = match error.class() {
+                    FailureClass::Later { retry_after } => retry_after,
+                    FailureClass::Token | FailureClass::Absent | FailureClass::Request => None,
+                };
+                // Also a refused one: roles and settings of Vault change while tasks wait.
+                let refusal = Refusal { class: Class::Retry, why: error.to_string() };
+                Err(Failure { refusal, retry_after })
+            }
+        }
+    }
+
+    /// The identity to log in with: signed now, or by servers.
+    async fn identity(&self) -> Result<SecretText, String> {
+        let (context, workload) = (Arc::clone(self.context), self.workload.clone());
+        let server = Arc::clone(self.server);
+        let signed = herdlet_runtime::off_thread(move || match workload.alloc.server {
+            None => sign(&context, &workload, &server),
+            Some(_) => signed_by_servers(&context, &workload),
+        });
+        signed.await.map_err(|error| format!("get the identity for Vault: {error}")).flatten()
+    }
+}
+
+fn sign(context: &Context, workload: &Workload, server: &Server) -> Result<SecretText, String> {
+    let task = workload.task().ok_or("find the task")?;
+    let name = task.vault.as_ref().map(VaultAccess::identity_name).unwrap_or_default();
+    let default = || Identity {
+        name: name.clone(),
+        aud: server.config.audiences.clone(),
+        ttl: Some(server.config.identity_ttl),
+        env: false,
+        file: false,
+        filepath: None,
+        change_mode: ChangeMode::Noop,
+        change_signal: None,
+        extra_claims: Vec::new(),
+    };
+    let identity = task.identities.iter().find(|identity| identity.name == name).cloned();
+    let claims = Claims::new(&Grant {
+        alloc: &workload.alloc,
+        task,
+        identity: &identity.unwrap_or_else(default),
+        issued_at: wall_now(),
+        token_id: &uuid::Uuid::new_v4().to_string(),
+        issuer: &context.issuer,
+        node: &context.node.get(),
+    });
+    let signed = context.signer.sign(&claims).map_err(|error| in_full(&error))?;
+    Ok(SecretText::new(signed.reveal().to_owned()))
+}
+
+fn signed_by_servers(context: &Context, workload: &Workload) -> Result<SecretText, String> {
+    let task = workload.task().ok_or("find the task")?;
+    let name = task.vault.as_ref().map(VaultAccess::identity_name).unwrap_or_default();
+    let signed = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task);
+    let mut signed = signed.map_err(|error| format!("read the identities signed by servers: {error}"))?;
+    let identity = signed.remove(&name).ok_or_else(|| {
+        format!(
+            "find the identity {name} of the task: set default_identity in the block vault of the servers' config, or add \
+             the identity to the job"
+        )
+    })?;
+    Ok(SecretText::new(identity.token.reveal().to_owned()))
+}
