@@ -46,7 +46,7 @@ pub fn build(seed: &Seed, root: &Root) -> Result<Built, RootError> {
 /// [`RootError::Busy`] while a process of an earlier root with the same directory of changes lives. Other errors are of the machine or
 /// of the description: a missing layer, a bind without its source.
 pub fn build_image(seed: &Seed, root: &ImageRoot) -> Result<Built, RootError> {
-    in_thread(|| {
+    on_own_thread("root", || {
         let sources = ImageSources::open(root)?;
         seed.enter_copy().map_err(failed("enter a mount namespace for", &root.changes))?;
         let (base, limited) = image::mount(&sources)?;
