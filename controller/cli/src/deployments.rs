@@ -267,10 +267,10 @@ fn with_end(failure: Failure, deployment: &Deployment) -> Failure {
 
 /// The deployments of all targets, each once. All targets are checked before anything changes.
 async fn find_all(client: &Client, targets: &[String]) -> Result<Vec<Deployment>, Failure> {
-    named(&client.jobs().await?, targets)
+    each_once(&client.jobs().await?, targets)
 }
 
-fn named(jobs: &[JobView], targets: &[String]) -> Result<Vec<Deployment>, Failure> {
+fn each_once(jobs: &[JobView], targets: &[String]) -> Result<Vec<Deployment>, Failure> {
     let mut found: Vec<Deployment> = Vec::new();
     for target in targets {
         let one = find(jobs, target)?;
@@ -462,7 +462,7 @@ mod tests {
         let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
         assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
         let targets =
-            |names: &[&str]| named(&jobs, &names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            |names: &[&str]| each_once(&jobs, &names.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(targets(&["web", "job/web", "0707"]).unwrap().len(), 1, "each deployment once");
         assert!(targets(&["web", "x"]).is_err(), "nothing changes if one target is unknown");
         let rows: Vec<_> = all_deployments(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
