@@ -164,6 +164,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         folders: problems,
         tls: listeners.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
+        model: Arc::clone(&agent.model),
         variables: Arc::clone(&variables),
         joined: Arc::clone(&joined),
     }

@@ -191,6 +191,11 @@ impl ReadModel {
         self.read(|objects| objects.allocs.get(id).cloned())
     }
 
+    /// Whether this allocation exists and has not ended.
+    pub fn is_live(&self, id: &AllocId) -> bool {
+        self.alloc(id).is_some_and(|view| !view.status.is_terminal())
+    }
+
     /// All volumes, by name.
     pub fn volumes(&self) -> Vec<Arc<VolumeView>> {
         self.read(|objects| objects.volumes.values().cloned().collect())

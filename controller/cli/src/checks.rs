@@ -10,14 +10,15 @@ use super::{
     output::{Output, Reader},
     show,
     table::{Heading, Table},
-    target,
+    target::{self, Target},
 };
 
 /// Arguments of `herdlet checks`.
 #[derive(Debug, Clone, Args)]
 pub struct ChecksArgs {
-    /// A job, group, allocation or task
-    target: String,
+    /// Jobs, groups, allocations or tasks
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<String>,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -41,8 +42,11 @@ struct Row {
 
 pub async fn run(args: ChecksArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?;
-    let checks: Vec<Row> = target.allocs.iter().flat_map(|view| rows(view, target.task.as_deref())).collect();
+    let targets = target::find_all(&client, &args.targets).await?;
+    let of = |target: &Target| -> Vec<Row> {
+        target.allocs.iter().flat_map(|view| rows(view, target.task.as_deref())).collect()
+    };
+    let checks: Vec<Row> = targets.iter().flat_map(of).collect();
     if args.output.reader() == Reader::Person {
         show::out(&table(&checks));
     }

@@ -18,15 +18,16 @@ use super::{
     show::{self, styled},
     style,
     table::{Heading, Table},
-    wait::{Accepted, WaitFlags},
+    wait::{Accepted, Goal, WaitFlags, WaitTarget},
 };
 use crate::missing::Missing;
 
 /// Arguments of `herdlet promote`.
 #[derive(Debug, Clone, Args)]
 pub struct PromoteArgs {
-    /// A job, or a prefix of a deployment id
-    target: String,
+    /// Jobs, or prefixes of deployment ids
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<String>,
     /// Only this group; may be repeated [default: all groups with canaries]
     #[arg(long = "group", value_name = "GROUP")]
     groups: Vec<String>,
@@ -68,8 +69,9 @@ pub enum DeploymentVerb {
 /// Arguments of `herdlet deployment status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// A job, or a prefix of a deployment id [default: all]
-    target: Option<String>,
+    /// Jobs, or prefixes of deployment ids [default: all]
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -89,8 +91,9 @@ impl DeploymentVerb {
 /// Arguments of `herdlet deployment fail`.
 #[derive(Debug, Clone, Args)]
 pub struct FailArgs {
-    /// A job, or a prefix of a deployment id
-    target: String,
+    /// Jobs, or prefixes of deployment ids
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<String>,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -106,22 +109,30 @@ struct Report {
     reverted_to: Option<u64>,
 }
 
+/// The report of several deployments.
+#[derive(Serialize)]
+struct Reports {
+    deployments: Vec<Report>,
+}
+
 pub async fn promote(args: PromoteArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let deployment = limit.within("find it", find(&client, &args.target)).await?;
-    let promoted = client.promote(deployment.id, &args.groups);
-    let promoted = async { promoted.await.map_err(|error| with_end(error.into(), &deployment)) };
-    let index = limit.within("promote it", promoted).await?;
-    let (job, id) = (&deployment.job_key, deployment.id);
-    args.output.line(&format!(
-        "job/{job} version {} promoted (deployment {})",
-        deployment.job_version,
-        id.short()
-    ));
-    let report = Report { job: job.clone(), deployment: id, reverted_to: None };
-    let accepted = Accepted::version(&client, job.clone(), deployment.job_version, index);
-    args.wait.finish(limit, accepted, &report, args.output).await
+    let (mut reports, mut jobs, mut last) = (Vec::new(), Vec::new(), 0);
+    for deployment in limit.within("find it", find_all(&client, &args.targets)).await? {
+        let promoted = client.promote(deployment.id, &args.groups);
+        let promoted = async { promoted.await.map_err(|error| with_end(error.into(), &deployment)) };
+        last = limit.within("promote it", promoted).await?;
+        let Deployment { job_key: job, job_version, id, .. } = deployment;
+        args.output.line(&format!("job/{job} version {job_version} promoted (deployment {})", id.short()));
+        jobs.push(WaitTarget::version(job.clone(), job_version));
+        reports.push(Report { job, deployment: id, reverted_to: None });
+    }
+    let accepted = Accepted { client: &client, jobs, index: last, goal: Goal::Converged };
+    match reports.as_slice() {
+        [report] => args.wait.finish(limit, accepted, report, args.output).await,
+        _ => args.wait.finish(limit, accepted, &Reports { deployments: reports }, args.output).await,
+    }
 }
 
 pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
@@ -136,16 +147,27 @@ pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
 
 async fn pause(args: FailArgs, wanted: Pause) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let deployment = find(&client, &args.target).await?;
-    let paused = client.pause_deployment(deployment.id, wanted).await;
-    paused.map_err(|error| with_end(error.into(), &deployment))?;
-    let (job, id) = (deployment.job_key, deployment.id);
     let done = match wanted {
         Pause::Pause => "paused",
         Pause::Resume => "resumed",
     };
-    args.output.line(&format!("deployment {} of job/{job} is {done}", id.short()));
-    args.output.document(&Report { job, deployment: id, reverted_to: None })?;
+    let mut reports = Vec::new();
+    for deployment in find_all(&client, &args.targets).await? {
+        let paused = client.pause_deployment(deployment.id, wanted).await;
+        paused.map_err(|error| with_end(error.into(), &deployment))?;
+        let (job, id) = (deployment.job_key, deployment.id);
+        args.output.line(&format!("deployment {} of job/{job} is {done}", id.short()));
+        reports.push(Report { job, deployment: id, reverted_to: None });
+    }
+    print(reports, args.output)
+}
+
+/// Prints the document of the only deployment, or of several.
+fn print(reports: Vec<Report>, output: Output) -> Result<u8, Failure> {
+    match reports.as_slice() {
+        [report] => output.document(report)?,
+        _ => output.document(&Reports { deployments: reports })?,
+    }
     Ok(0)
 }
 
@@ -156,9 +178,9 @@ struct Shown {
 
 async fn status(args: StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let deployments = match &args.target {
-        Some(target) => vec![find(&client, target).await?],
-        None => all_deployments(&client.jobs().await?).into_iter().cloned().collect(),
+    let deployments = match args.targets.as_slice() {
+        [] => all_deployments(&client.jobs().await?).into_iter().cloned().collect(),
+        targets => find_all(&client, targets).await?,
     };
     if deployments.is_empty() {
         herdlet_base::stderr_line!("there are no deployments");
@@ -221,18 +243,17 @@ fn to_the_second(at: UnixNanos) -> Option<String> {
 
 async fn fail(args: FailArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let deployment = find(&client, &args.target).await?;
-    let failed = client.fail_deployment(deployment.id).await;
-    let reverted_to = failed.map_err(|error| with_end(error.into(), &deployment))?;
-    let (job, id) = (&deployment.job_key, deployment.id);
-    let follows = reverted_to.map(|to| format!(", rolling back to version {to}")).unwrap_or_default();
-    args.output.line(&format!(
-        "job/{job} version {} failed (deployment {}){follows}",
-        deployment.job_version,
-        id.short()
-    ));
-    args.output.document(&Report { job: job.clone(), deployment: id, reverted_to })?;
-    Ok(0)
+    let mut reports = Vec::new();
+    for deployment in find_all(&client, &args.targets).await? {
+        let failed = client.fail_deployment(deployment.id).await;
+        let reverted_to = failed.map_err(|error| with_end(error.into(), &deployment))?;
+        let follows = reverted_to.map(|to| format!(", rolling back to version {to}")).unwrap_or_default();
+        let Deployment { job_key: job, job_version, id, .. } = deployment;
+        args.output
+            .line(&format!("job/{job} version {job_version} failed (deployment {}){follows}", id.short()));
+        reports.push(Report { job, deployment: id, reverted_to });
+    }
+    print(reports, args.output)
 }
 
 /// Adds how the deployment ended. The agent's text is Nomad's, which clients compare.
@@ -244,11 +265,26 @@ fn with_end(failure: Failure, deployment: &Deployment) -> Failure {
     failure.hint(format!("the deployment of {job} has ended: {status}"))
 }
 
+/// The deployments of all targets, each once. All targets are checked before anything changes.
+async fn find_all(client: &Client, targets: &[String]) -> Result<Vec<Deployment>, Failure> {
+    each_once(&client.jobs().await?, targets)
+}
+
+fn each_once(jobs: &[JobView], targets: &[String]) -> Result<Vec<Deployment>, Failure> {
+    let mut found: Vec<Deployment> = Vec::new();
+    for target in targets {
+        let one = find(jobs, target)?;
+        if !found.iter().any(|known| known.id == one.id) {
+            found.push(one);
+        }
+    }
+    Ok(found)
+}
+
 /// The newest deployment of a job, or a deployment by a prefix of its id.
-async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
-    let jobs = client.jobs().await?;
-    let target = plain_name(target, &jobs);
-    if let Some(job) = job_named(&jobs, target) {
+fn find(jobs: &[JobView], target: &str) -> Result<Deployment, Failure> {
+    let target = plain_name(target, jobs);
+    if let Some(job) = job_named(jobs, target) {
         let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
         return newest.ok_or_else(|| {
             Failure::new(format!("job {target} has no deployment"))
@@ -256,7 +292,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
         });
     }
     let mut found: Vec<&Deployment> =
-        all_deployments(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
+        all_deployments(jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one.clone()),
         (0, _) | (_, None) => Err(unknown(target)),
@@ -425,6 +461,10 @@ mod tests {
         let named = [jobs[0].clone(), job_view(&short, 0)];
         let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
         assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
+        let targets =
+            |names: &[&str]| each_once(&jobs, &names.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(targets(&["web", "job/web", "0707"]).unwrap().len(), 1, "each deployment once");
+        assert!(targets(&["web", "x"]).is_err(), "nothing changes if one target is unknown");
         let rows: Vec<_> = all_deployments(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
         assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/4"]);
     }

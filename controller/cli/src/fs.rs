@@ -40,7 +40,7 @@ enum What {
     #[command(after_help = "Example:\n  herdlet fs cat web.web[0]/httpd local/config")]
     Cat(File),
     /// Print a file, or list a directory, as Nomad's alloc fs does
-    #[command(hide = true)]
+    #[command(hide = true, after_help = "Example:\n  herdlet alloc fs web.web[0] alloc/data/state.json")]
     Show(FsTarget),
 }
 

@@ -9,7 +9,7 @@ use super::{
     client::JobChange,
     failure::{Failure, USAGE},
     output::Output,
-    selection::{after_job, job_named},
+    selection::{after_job, job_named, plain_name},
     wait::{Accepted, WaitFlags},
 };
 
@@ -64,6 +64,7 @@ pub async fn run(args: ScaleArgs) -> Result<u8, Failure> {
 
 /// The group of the target. A job whose whole name matches comes before a job and group, since names may contain dots.
 fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group), Failure> {
+    let target = plain_name(target, jobs);
     if let Some(view) = job_named(jobs, target) {
         return match &view.job.groups[..] {
             [only] => Ok((view, only)),
@@ -112,6 +113,8 @@ mod tests {
         assert_eq!(group_of("a.b").unwrap(), "a.b front", "a job comes first");
         assert_eq!(group_of("a.c").unwrap(), "a c");
         assert_eq!(group_of("a.b.front").unwrap(), "a.b front");
+        assert_eq!(group_of("job/a.b").unwrap(), "a.b front", "as other commands print it");
+        assert_eq!(group_of("job/a.c").unwrap(), "a c");
         assert!(group_of("a").unwrap_err().contains("has 2 groups"));
         assert!(group_of("x").is_err() && group_of("a.x").is_err());
         assert!(group_of("front").unwrap_err().ends_with("did you mean a.b.front?"));

@@ -270,6 +270,22 @@ mod tests {
         assert!(text.contains("  Default: SIGINT\n"), "{text}");
         assert!(text.contains("SIGXFSZ, or names that match ^SIGRT(MIN"), "{text}");
         assert!(explain("spec.periodic.time_zone").contains("  Default: UTC\n"));
+        // Their defaults were only in the text, or absent because of the words "default identity".
+        for (path, default) in [
+            ("groups.update.canary", "0"),
+            ("groups.update.max_parallel", "1"),
+            ("groups.update.progress_deadline", "10m"),
+            ("groups.services.checks.success_before_passing", "1"),
+            ("affinities.weight", "50"),
+            ("spreads.targets.percent", "0"),
+            ("groups.tasks.resources.cores", "0"),
+            ("groups.tasks.templates.uid", "-1"),
+            ("groups.tasks.identities.env", "false"),
+            ("groups.services.identity.file", "false"),
+        ] {
+            let text = explain(&format!("spec.{path}"));
+            assert!(text.contains(&format!("  Default: {default}\n")), "{path}: {text}");
+        }
         let root = manifests::schema();
         let all = fields(&root);
         let is_ours = |field: &&Field| !field.path.contains(".config.") && !field.path.ends_with(".config");
@@ -285,7 +301,9 @@ mod tests {
     /// Whether the description names a default that is no single value, or what happens without the field.
     fn says_what_absence_means(field: &Field) -> bool {
         let description = field.description().unwrap_or_default().to_lowercase();
-        ["default", "without", "only ", "absent", "if set"].iter().any(|word| description.contains(word))
+        ["; default", ". default", "(default", "without", "only ", "absent", "if set"]
+            .iter()
+            .any(|word| description.contains(word))
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub enum PluginError {
     Withdrawn { name: String },
     #[error("run the secrets plugin {name}: it ended with {status}")]
     Ended { name: String, status: ExitStatus },
-    #[error("run the secrets plugin {name}: it says: {error}")]
+    #[error("run the secrets plugin {name}: its error is: {error}")]
     Said { name: String, error: String },
     #[error("read the answer of the secrets plugin {name}: it has more than {ANSWER_BYTES_MAX} bytes")]
     TooLong { name: String },

@@ -129,12 +129,18 @@ fn later_connection_flag_wins_at_any_place() {
 
 #[test]
 fn every_command_has_usage_examples() {
+    // Behind a command of Nomad, `alloc fs`.
+    const HIDDEN: &str = "fs show ";
     let mut commands: Vec<(String, clap::Command)> = vec![(String::new(), Cli::command())];
     while let Some((path, command)) = commands.pop() {
-        for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        for inner in command.get_subcommands() {
             let path = format!("{path}{} ", inner.get_name());
+            if inner.is_hide_set() && path != HIDDEN {
+                continue;
+            }
+            let name = if path == HIDDEN { "alloc fs" } else { path.trim_end() };
             let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(&format!("herdlet {}", path.trim_end())), "{path}: {help}");
+            assert!(help.contains(&format!("herdlet {name}")), "{path}: {help}");
             assert!(inner.get_about().is_some(), "{path}");
             for line in help.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
                 // Every example must parse. Two spaces separate it from its comment.
@@ -145,6 +151,29 @@ fn every_command_has_usage_examples() {
             commands.push((path, inner.clone()));
         }
     }
+}
+
+/// The overview in the book names each command, and no other.
+#[test]
+fn the_overview_of_commands_is_complete() {
+    let page = include_str!("../../../docs/reference/cli.md");
+    let (_, rest) = page.split_once("## Commands\n").unwrap();
+    let rows = rest.split("\n## ").next().unwrap().lines().filter_map(|line| line.strip_prefix("| `"));
+    // Nomad's verbs are translated to these commands.
+    let cells = rows.filter(|row| !row.contains("[Nomad's verbs]")).filter_map(|row| row.split(" | ").next());
+    let named =
+        cells.flat_map(|cell| cell.split(", ")).filter_map(|name| name.trim_matches('`').split(' ').next());
+    let named: std::collections::BTreeSet<&str> = named.collect();
+    let program = Cli::command();
+    let visible = program.get_subcommands().filter(|command| !command.is_hide_set());
+    let visible: std::collections::BTreeSet<&str> =
+        visible.map(clap::Command::get_name).filter(|name| *name != "help").collect();
+    let is_alias = |name: &&&str| {
+        program.get_subcommands().any(|command| command.get_all_aliases().any(|alias| alias == **name))
+    };
+    assert_eq!(visible.difference(&named).collect::<Vec<_>>(), [&""; 0], "commands that the page lacks");
+    let unknown: Vec<_> = named.difference(&visible).filter(|name| !is_alias(name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are not commands");
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn unusable_service_tokens_are_reported() {
     assert!(
         problems.len() == 2
             && problems[0].contains("/empty: it holds no token")
-            && problems[1].contains("everybody can access it"),
+            && problems[1].contains("other users can access it"),
         "{problems:?}"
     );
     assert!(unfit_tokens(Path::new("/nowhere"))[0].contains("can't be read"));

@@ -9,6 +9,7 @@ use std::{
 
 use herdlet_agent::{
     agent::{Orphans, folder::FolderStatus},
+    publish::ReadModel,
     requests::Requests,
     state_db::ReserveUse,
 };
@@ -30,6 +31,7 @@ pub(super) struct Sources {
     pub(super) folders: Vec<Arc<FolderStatus>>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) consul: Arc<Consul>,
+    pub(super) model: Arc<ReadModel>,
     pub(super) variables: Arc<Variables>,
     /// Set once the node has joined its cluster.
     pub(super) joined: Arc<OnceLock<Joined>>,
@@ -38,8 +40,19 @@ pub(super) struct Sources {
 impl Sources {
     /// Determines the health for each answer.
     pub(super) fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
-        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, variables, joined } =
-            self;
+        let Self {
+            readiness,
+            requests,
+            orphans,
+            reserve,
+            state,
+            folders,
+            tls,
+            consul,
+            model,
+            variables,
+            joined,
+        } = self;
         move || {
             let degraded = requests.degraded();
             let degraded =
@@ -61,7 +74,7 @@ impl Sources {
                 format!("the disk of {state} is full: the agent uses its reserve; free space there, or run `herdlet gc`")
             });
             let warnings = of_tls
-                .chain(consul.trouble(clock::wall_now()))
+                .chain(consul.trouble(clock::wall_now(), |id| model.is_live(id)))
                 .chain(variables.store().trouble())
                 .chain(of_cluster)
                 .chain(joined.get().and_then(Joined::offers_nothing))

@@ -52,7 +52,10 @@ pub(super) async fn described(mut node: NodeFacts, drivers: &Registry) -> NodeFa
 async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }: &Entry) {
     let first = async { driver.fingerprint().next().await };
     let Ok(Some(fingerprint)) = tokio::time::timeout(FINGERPRINT_MAX, first).await else {
-        tracing::warn!(driver = name, "the driver does not say whether it works");
+        tracing::warn!(
+            driver = name,
+            "the driver has not reported its state; it stays unusable until it does"
+        );
         return;
     };
     let why = fingerprint.description.as_str();

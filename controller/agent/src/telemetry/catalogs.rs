@@ -14,8 +14,7 @@ const CONSUL: &str = "consul";
 
 /// Writes services and failed requests by catalogue.
 pub(super) fn write(page: &mut Page<'_>, catalogs: &Catalogs, model: &ReadModel) -> fmt::Result {
-    let lives = |id: &_| model.alloc(id).is_some_and(|view| !view.status.is_terminal());
-    let consul = catalogs.consul.counts(lives);
+    let consul = catalogs.consul.counts(|id| model.is_live(id));
     let built_in = u64::try_from(catalogs.built_in.all().len()).unwrap_or(u64::MAX);
     let services = [
         ([BUILT_IN, "registered"], built_in),

@@ -196,7 +196,7 @@ metrics! {
 
     // A node's contact with its servers.
     NODE_REGISTERED = Gauge Number "node_registered" []
-        "1 if the cluster's servers know this node, as far as it can tell, else 0; absent if it is not part of a cluster.";
+        "1 if servers have registered this node, by their last answer, else 0; absent if it is not part of a cluster.";
     NODE_CONTACT_AGE = Gauge Seconds "node_contact_age_seconds" []
         "Time since servers last answered a registration or heartbeat, or since the agent started if they never did.";
     NODE_HEARTBEAT_TTL = Gauge Seconds "node_heartbeat_ttl_seconds" []

@@ -176,6 +176,11 @@ pub(super) async fn validate(
     })))
 }
 
+/// A problem or warning. Its place in a text of a person is kept.
+fn shown(problem: &Problem, source: &str) -> String {
+    if source.ends_with(".json") { in_data(problem) } else { problem.to_string() }
+}
+
 /// A problem with its path in the job. Its line and column are omitted: the text is one line that no person has written.
 fn in_data(problem: &Problem) -> String {
     match problem.path.as_str() {
@@ -288,9 +293,8 @@ fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {
 
 /// Reads a text with exactly one job, and its warnings. All its problems are one line, as other errors of Nomad's API.
 async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<(Job, String)> {
-    let is_data = source.ends_with(".json");
     manifest(shared, text, source).await?.map_err(|problems| {
-        let shown = problems.iter().map(|one| if is_data { in_data(one) } else { one.to_string() });
+        let shown = problems.iter().map(|one| shown(one, source));
         let more = (problems.more() > 0).then(|| format!("and {} more", problems.more()));
         ApiError::BadRequest(shown.chain(more).collect::<Vec<_>>().join("; "))
     })
@@ -309,7 +313,7 @@ async fn manifest(
         Ok(set) => set,
         Err(problems) => return Ok(Err(problems)),
     };
-    let warnings = set.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let warnings = set.warnings.iter().map(|one| shown(one, source)).collect::<Vec<_>>().join("\n");
     let mut jobs = set.jobs.into_iter();
     match (jobs.next(), jobs.next()) {
         (Some(Loaded { object, .. }), None) if set.volumes.is_empty() => Ok(Ok((object, warnings))),

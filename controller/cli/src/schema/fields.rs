@@ -235,12 +235,14 @@ impl Field {
     /// The default: of a minimal job, or the one that the description marks.
     pub(super) fn default(&self) -> Option<String> {
         let marked = || self.allowed().and_then(|_| marked_default(&self.description()?));
-        default_of(&self.path).or_else(marked).or_else(|| self.switch_default())
+        let plain = || plain_default(&self.description()?);
+        default_of(&self.path).or_else(marked).or_else(plain).or_else(|| self.switch_default())
     }
 
     /// The default of a switch whose description names none.
     fn switch_default(&self) -> Option<String> {
-        let names_one = self.description()?.to_lowercase().contains("default");
+        let description = self.description()?.to_lowercase();
+        let names_one = description.contains("default true") || description.contains("default is");
         (self.kind() == "boolean" && !names_one).then(|| "false".to_owned())
     }
 
@@ -321,6 +323,34 @@ fn marked_default(description: &str) -> Option<String> {
     };
     let at = (1..parts.len()).step_by(2).find(is_marked)?;
     parts.get(at).map(|part| (*part).to_owned())
+}
+
+/// The amount in a description: "default 5m", "0, the default" or "0 (the default)"; none if it depends on other values
+/// ("default 30s for a service").
+fn plain_default(description: &str) -> Option<String> {
+    const BEFORE: [&str; 2] = [", the default", " (the default"];
+    let text = description.replace('−', "-").replace("Default ", "default ");
+    let after = text.split_once("default ").and_then(|(_, rest)| {
+        let end =
+            rest.find(|char: char| !(char.is_ascii_alphanumeric() || char == '-')).unwrap_or(rest.len());
+        let is_whole = rest[end..].is_empty() || rest[end..].starts_with(['.', ';', ')']);
+        is_whole.then(|| &rest[..end])
+    });
+    let before = || {
+        let end = BEFORE.iter().find_map(|mark| text.find(mark))?;
+        text[..end].rsplit(' ').next()
+    };
+    after
+        .filter(|word| is_amount(word))
+        .or_else(|| before().filter(|word| is_amount(word)))
+        .map(str::to_owned)
+}
+
+/// Whether a word is a number, a duration or a boolean.
+fn is_amount(word: &str) -> bool {
+    matches!(word, "true" | "false")
+        || word.parse::<i64>().is_ok()
+        || herdlet_api_types::parse_duration(word).is_ok()
 }
 
 /// The default of a field; none for blocks, and for fields without a default.

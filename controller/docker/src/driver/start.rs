@@ -294,7 +294,7 @@ impl Shared {
         let id = run.id.clone();
         let Some(source) = source.filter(|path| path.starts_with('/')) else {
             return self
-                .message(&id, "it has no logs: the engine does not say where it stores them".to_owned());
+                .message(&id, "it has no logs: the engine does not report where it stores them".to_owned());
         };
         let job = LogJob { source: source.into(), target, position: self.records.position(&id) };
         let events = Arc::downgrade(self);

@@ -51,11 +51,11 @@ async fn failures_name_the_plugin_and_quote_no_value() {
         ("echo hunter2 >&2; exit 3", "run the secrets plugin p: it ended with exit status: 3"),
         (
             r#"printf %s '{"error": "no such path\nhunter2"}'; exit 1"#,
-            "run the secrets plugin p: it says: no such path",
+            "run the secrets plugin p: its error is: no such path",
         ),
         (
             r#"echo '{"result": {"a": "hunter2"}, "error": "denied"}'"#,
-            "run the secrets plugin p: it says: denied",
+            "run the secrets plugin p: its error is: denied",
         ),
         (
             r#"echo '{"result": "hunter2"}'"#,

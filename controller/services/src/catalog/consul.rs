@@ -120,9 +120,10 @@ impl Consul {
         self.held.counts(is_known)
     }
 
-    /// The warning that Consul does not answer, if it should hold services of ours.
-    pub fn trouble(&self, wall: UnixNanos) -> Option<String> {
-        let trouble = self.api.trouble(wall).filter(|_| self.held.is_wanted())?;
+    /// The warning that Consul does not answer, if it should hold services of ours. `is_known` returns whether an
+    /// allocation exists.
+    pub fn trouble(&self, wall: UnixNanos, is_known: impl Fn(&AllocId) -> bool) -> Option<String> {
+        let trouble = self.api.trouble(wall).filter(|_| self.held.is_wanted(is_known))?;
         Some(format!("{trouble}. Services will be updated there once it answers; no task waits for it"))
     }
 

@@ -1,7 +1,9 @@
 //! Nomad's command line against an agent of its own: each command, with the requests that it sends.
 //!
 //! The test sends the requests, and writes from the answers which commands work. The page `docs/nomad/commands.md` has the result;
-//! with `UPDATE_GOLDEN=1` the test writes it. An answer that is neither a success nor "not built" fails the test.
+//! with `UPDATE_GOLDEN=1` the test writes it. Four commands have other tests for the request that matters: `monitor` (a stream
+//! without an end; the API's tests of streams), `alloc exec` (`agent::`), `job promote` (as `deployment promote` here) and `job start`
+//! (`the_source_of_a_registered_job_is_kept`). An answer that is neither a success nor "not built" fails the test.
 //!
 //! Facts: `hashicorp/nomad:command` of 2.0.5.
 

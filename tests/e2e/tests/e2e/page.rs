@@ -110,6 +110,11 @@ fn open_page_stays_current_and_shows_a_lost_agent() {
     browser.value("document.querySelector('#job-second > details').open = true");
     browser.until("a row opens its explanation", &shows_text("waiting for nothing"));
 
+    // A long text broke the state into `conve` and `rged`.
+    let lines = "(() => { document.querySelector('td.next').textContent = 'word'.repeat(500); const range = document.createRange(); \
+                 range.selectNodeContents(document.querySelector('tr.job td.converged')); return range.getClientRects().length })()";
+    assert_eq!(browser.value(lines), 1);
+
     agent.kill();
     browser.until("the agent has exited", "document.body.classList.contains('stale')");
     browser.until(

@@ -462,8 +462,15 @@ fn job_for_a_missing_consul_is_warned_about_and_deletable() {
     let member = agent.single("web.g[0]", "t");
     agent.crash();
     assert_eq!(agent.single("web.g[0]", "t"), member);
+    let is_warned = |agent: &Agent| {
+        let shown = agent.cli(&["status"]);
+        shown.stdout.contains("Consul") || shown.stderr.contains("Consul")
+    };
+    wait::until_true("the warning about Consul", || is_warned(&agent));
     agent.cli(&["delete", "web", "--wait"]).success();
     assert!(!host::is_alive(member.pid));
+    // The warning stayed until a request of the metrics.
+    wait::until_true("no warning about Consul", || !is_warned(&agent));
     agent.finish();
 }
 

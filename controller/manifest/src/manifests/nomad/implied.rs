@@ -4,6 +4,7 @@
 //! In: fields and values of the API's JSON. Out: whether their author asked for anything. Defaults of features that are
 //! not built are in the schema (`x-default`), because people write them too.
 
+use super::collection;
 use crate::yaml::{Entry, Node, Value};
 
 /// Fields with the server's state of a job, not its specification.
@@ -42,13 +43,22 @@ const ZERO_IS_NOTHING: [(&str, &str); 4] = [
 const FIXED: [(&str, &str, &str); 2] =
     [("Periodic", "SpecType", "cron"), ("Service", "Namespace", "default")];
 
-/// The constraints that servers add for services in Consul and for Vault. This agent registers services once Consul
-/// answers.
-const CONSTRAINTS: [(&str, &str); 3] = [
+/// The `semver` constraints that servers add for services in Consul, for Vault, and from 1.8 on for bridges. This agent
+/// registers services once Consul answers, and makes bridges without CNI plugins.
+const CONSTRAINTS: [(&str, &str); 8] = [
     ("${attr.consul.version}", ">= 1.7.0"),
     ("${attr.consul.version}", ">= 1.8.0"),
     ("${attr.vault.version}", ">= 0.6.1"),
+    ("${attr.plugins.cni.version.bridge}", ">= 0.4.0"),
+    ("${attr.plugins.cni.version.firewall}", ">= 0.4.0"),
+    ("${attr.plugins.cni.version.host-local}", ">= 0.4.0"),
+    ("${attr.plugins.cni.version.loopback}", ">= 0.4.0"),
+    ("${attr.plugins.cni.version.portmap}", ">= 0.4.0"),
 ];
+
+/// The beginning and the end of the attribute of a secrets provider, which servers from 1.11 on require with `is_set`.
+/// This agent reports a missing provider when it reads the job, or when a task needs the secret.
+const SECRETS_PROVIDER: (&str, &str) = ("${attr.plugins.secrets.", ".version}");
 
 /// The audience that servers write into the default identity.
 const AUDIENCE: &str = "nomadproject.io";
@@ -114,7 +124,28 @@ pub(super) fn is_nothing(node: &Node) -> bool {
 /// Returns whether a constraint is one that servers add.
 pub(super) fn is_constraint(node: &Node) -> bool {
     let text = |field: &str| node.get(field).and_then(Node::scalar_text).unwrap_or_default();
-    text("Operand") == "semver" && CONSTRAINTS.contains(&(text("LTarget"), text("RTarget")))
+    let (subject, value) = (text("LTarget"), text("RTarget"));
+    let is_of_secrets = || subject.starts_with(SECRETS_PROVIDER.0) && subject.ends_with(SECRETS_PROVIDER.1);
+    match text("Operand") {
+        "semver" => CONSTRAINTS.contains(&(subject, value)),
+        "is_set" => value.is_empty() && is_of_secrets(),
+        _ => false,
+    }
+}
+
+/// The fields of a service without the name that servers from 1.7 on repeat in its identity.
+pub(super) fn without_repeated_name(service: &[Entry]) -> Vec<Entry> {
+    let name = service.iter().find(|entry| &*entry.key == "Name").and_then(|entry| entry.value.scalar_text());
+    let is_repeated =
+        |entry: &Entry| &*entry.key == "ServiceName" && name.is_some() && entry.value.scalar_text() == name;
+    let of_service = |entry: &Entry| match entry.value.entries() {
+        Some(identity) if &*entry.key == "Identity" => {
+            let own = identity.iter().filter(|inner| !is_repeated(inner)).cloned().collect();
+            Entry { value: collection(Value::Map(own), entry.value.position), ..entry.clone() }
+        }
+        Some(_) | None => entry.clone(),
+    };
+    service.iter().map(of_service).collect()
 }
 
 /// Returns whether an identity is the default one without any wish of the author.

@@ -22,7 +22,18 @@ pub(crate) fn is_job(document: &Document) -> bool {
 }
 
 /// Fields of a registration request that don't change the job.
-const REQUEST: [&str; 5] = ["JobModifyIndex", "Namespace", "Region", "SecretID", "Submission"];
+const REQUEST: [&str; 10] = [
+    "EnforceIndex",
+    "EvalPriority",
+    "JobModifyIndex",
+    "Namespace",
+    "PolicyOverride",
+    "PreserveCounts",
+    "PreserveResources",
+    "Region",
+    "SecretID",
+    "Submission",
+];
 
 /// How to handle unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +219,8 @@ impl Reading<'_> {
         let shape = shape.items().unwrap_or_default();
         let services = services.iter().enumerate().map(|(index, service)| {
             let mut fields = Fields::new(service.position);
-            self.fields(&shape, service.entries().unwrap_or_default(), &mut fields, &trail.item(index));
+            let written = implied::without_repeated_name(service.entries().unwrap_or_default());
+            self.fields(&shape, &written, &mut fields, &trail.item(index));
             defaults::service(&mut fields);
             fields.into_node()
         });

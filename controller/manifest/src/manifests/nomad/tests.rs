@@ -343,6 +343,15 @@ fn mistakes_in_json_are_reported_by_api_path() {
     }
 }
 
+/// Regression: `validate` refused a request that the API accepts.
+#[test]
+fn a_registration_request_is_a_job_file() {
+    let text = r#"{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]},
+        "EnforceIndex": true, "JobModifyIndex": 7, "PolicyOverride": true, "PreserveCounts": true, "PreserveResources": true,
+        "EvalPriority": 60, "Submission": {"Source": "", "Format": "hcl2"}}"#;
+    assert_eq!(good("a.json", text).id, "a");
+}
+
 #[test]
 fn strings_of_json_are_read_as_json_has_them() {
     let text = r#"{"Job": {"ID": "a", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",

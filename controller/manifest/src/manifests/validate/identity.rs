@@ -14,6 +14,10 @@ use crate::yaml::Trail;
 /// The audience of the default identity.
 const DEFAULT_AUDIENCE: &str = "nomadproject.io";
 
+/// The beginnings of names of identities for logins at Vault and Consul. Servers write them into tasks, which need not
+/// see these tokens.
+const OF_LOGINS: [&str; 2] = ["vault_", "consul_"];
+
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("identities");
     let names = || {
@@ -66,7 +70,8 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
             }
             (Some(_), true) | (None, false) => {}
         }
-        if identity.env != Some(true) && identity.file != Some(true) {
+        let is_seen = identity.env == Some(true) || identity.file == Some(true);
+        if !is_seen && !OF_LOGINS.iter().any(|prefix| name.starts_with(prefix)) {
             findings.warning(&trail, "neither `env` nor `file` is true, so the task won't see this token");
         }
     }

@@ -207,7 +207,7 @@ impl HttpApi {
         token: &Token,
         read: impl Fn(&[u8]) -> Result<T, E>,
     ) -> Result<T, CatalogFailure> {
-        let doing = || format!("ask Consul for {path} {token}");
+        let doing = || format!("request {path} from Consul {token}");
         let mut request = self.client.request(Method::GET, self.url(path));
         if let Some(filter) = filter {
             request = request.query(&[("filter", filter)]);

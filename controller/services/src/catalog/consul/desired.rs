@@ -77,6 +77,11 @@ impl Owners {
     pub(super) fn contains(&self, owner: &ServiceOwner) -> bool {
         self.wanted.contains_key(owner) || self.leaving.contains_key(owner)
     }
+
+    /// Forgets the waiting services of unknown allocations.
+    fn forget_waiting(&mut self, is_known: impl Fn(&AllocId) -> bool) {
+        self.asked.retain(|owner, _| is_known(&owner.alloc));
+    }
 }
 
 impl Default for DesiredServices {
@@ -176,11 +181,13 @@ impl DesiredServices {
         }
     }
 
-    /// Whether any services are wanted. Removals that Consul has not confirmed are shown by the metric of services, and need
+    /// Whether any services are wanted, also those that wait for Consul's first answer. Forgets the waiting services of
+    /// unknown allocations. Removals that Consul has not confirmed are shown by the metric of services, and need
     /// nobody: no job depends on Consul any more.
-    pub(super) fn is_wanted(&self) -> bool {
-        let Owners { wanted, asked, .. } = &*self.owners();
-        !(wanted.is_empty() && asked.is_empty())
+    pub(super) fn is_wanted(&self, is_known: impl Fn(&AllocId) -> bool) -> bool {
+        let mut owners = self.owners();
+        owners.forget_waiting(is_known);
+        !(owners.wanted.is_empty() && owners.asked.is_empty())
     }
 
     /// Waits until services are wanted.
@@ -197,7 +204,7 @@ impl DesiredServices {
     /// The number of services in each state. Forgets waiting services of unknown allocations.
     pub(super) fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
         let mut owners = self.owners();
-        owners.asked.retain(|owner, _| is_known(&owner.alloc));
+        owners.forget_waiting(is_known);
         let pending = |wanted: &OwnerServices| {
             wanted.registrations.iter().filter(|wanted_one| wanted.missing.contains(&wanted_one.id)).count()
         };

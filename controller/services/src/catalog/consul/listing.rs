@@ -227,7 +227,7 @@ mod tests {
         let fail = || async {
             tokio::time::sleep(Duration::from_secs(10)).await;
             let class = herdlet_base::observation::Class::Retry;
-            Err(CatalogFailure { class, why: "ask Consul: it hangs".to_owned() })
+            Err(CatalogFailure { class, why: "request from Consul: it hangs".to_owned() })
         };
         let began = Instant::now();
         let impatient = tokio::time::timeout(Duration::from_secs(2), shared.get(fail()));

@@ -176,7 +176,7 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
         return Err("it is not a regular file".to_owned());
     }
     if metadata.mode() & 0o007 != 0 {
-        return Err("everybody can access it; run `chmod o=` on it".to_owned());
+        return Err("other users can access it; run `chmod o=` on it".to_owned());
     }
     let mut text = Zeroizing::new(Vec::new());
     file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(|error| in_full(&error))?;
@@ -246,7 +246,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, pipe.as_c_str(), rustix::fs::FileType::Fifo, 0o600.into(), 0)
             .unwrap();
         for (name, why) in [
-            ("public", "everybody can access it"),
+            ("public", "other users can access it"),
             ("empty", "holds no token"),
             ("long", "longer than"),
             ("binary", "holds no token"),

@@ -55,7 +55,9 @@ fn a_hanging_daemon_fails_no_task_and_exits_are_seen_later() {
         // A new agent meets the same silence, and does not wait for it with anything else: it is ready before the driver gives up.
         agent.crash();
         let log = agent.log();
-        let (_, log) = log.rsplit_once("the driver does not say whether it works").unwrap();
+        let (_, log) = log
+            .rsplit_once("the driver has not reported its state; it stays unusable until it does")
+            .unwrap();
         assert!(!log.contains("failed to list the tasks of the driver"), "{log}");
         let raw = crate::common::sleeper("t", "");
         agent.apply_and_wait(&job("raw", "service", "", &[raw]));

@@ -96,6 +96,62 @@ const PAGES: &[Page] = &[
         ],
         codes: &[],
     },
+    Page {
+        path: "docs/guide/tasks.md",
+        prepare: |agent| {
+            let file = "templates: [{data: \"a\", destination: local/config}]";
+            let web =
+                job("web", "service", "", &[sleeper("httpd", file)]).replace("name: g\n", "name: web\n");
+            agent.apply_and_wait(&web);
+            agent.apply_and_wait(&job("db", "service", "", &[sleeper("t", "")]));
+        },
+        left_out: &[("herdlet run shop/web", "its program is an example"), ("herdlet logs -f", FOLLOWS)],
+        codes: &[],
+    },
+    Page {
+        path: "docs/guide/gc.md",
+        prepare: |agent| agent.apply_and_wait(&patient("hello")),
+        left_out: &[],
+        codes: &[],
+    },
+    Page {
+        path: "docs/guide/placement.md",
+        prepare: |agent| agent.apply_and_wait(&patient("placement")),
+        left_out: &[],
+        codes: &[],
+    },
+    Page {
+        path: "docs/operations/drain.md",
+        prepare: |agent| agent.apply_and_wait(&web("1")),
+        left_out: &[("systemctl reboot", SYSTEM)],
+        codes: &[],
+    },
+    Page {
+        path: "docs/operations/troubleshooting.md",
+        prepare: |agent| agent.apply_and_wait(&web("1")),
+        left_out: &[
+            ("herdlet doctor", "its verdict depends on the machine"),
+            ("journalctl ", "needs the unit"),
+        ],
+        codes: &[],
+    },
+    Page {
+        path: "docs/folders.md",
+        prepare: |agent| {
+            agent.apply_and_wait(&web("1"));
+            write(agent, "jobs.d/web.yaml", &web("2"));
+            write(agent, "shop.d/shop.yaml", &job("shop", "service", "", &[sleeper("t", "")]));
+        },
+        left_out: &[
+            ("herdlet agent", RUNS),
+            ("cp manifests/web.yaml /etc", SYSTEM),
+            ("git clone", "the repository is an example"),
+            ("herdlet validate --strict /srv", "the repository is an example"),
+            ("ln ", SYSTEM),
+            ("mv ", SYSTEM),
+        ],
+        codes: &[("herdlet diff", 1)],
+    },
 ];
 
 /// A job file with the variables of the page.
@@ -229,4 +285,34 @@ fn commands_of_batch_run() {
 #[test]
 fn commands_of_variables_run() {
     run("docs/guide/variables.md");
+}
+
+#[test]
+fn commands_of_tasks_run() {
+    run("docs/guide/tasks.md");
+}
+
+#[test]
+fn commands_of_gc_run() {
+    run("docs/guide/gc.md");
+}
+
+#[test]
+fn commands_of_placement_run() {
+    run("docs/guide/placement.md");
+}
+
+#[test]
+fn commands_of_drain_run() {
+    run("docs/operations/drain.md");
+}
+
+#[test]
+fn commands_of_troubleshooting_run() {
+    run("docs/operations/troubleshooting.md");
+}
+
+#[test]
+fn commands_of_folders_run() {
+    run("docs/folders.md");
 }

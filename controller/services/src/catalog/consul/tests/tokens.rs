@@ -78,7 +78,7 @@ async fn refused_token_blocks_only_its_service() {
         denied.why.contains(&format!("denied-http with the token in {}: Consul answers 403", path("denied"))),
         "{error}"
     );
-    assert!(public.why.contains(&format!("read the token in {}: everybody can access it", path("public"))));
+    assert!(public.why.contains(&format!("read the token in {}: other users can access it", path("public"))));
     let counts = consul.counts(|_| true);
     assert_eq!((counts.registered, counts.pending, counts.leaving), (2, 2, 0));
     let [plain, web] = [&wanted[1], &wanted[3]].map(|wanted| wanted.id.clone());
