@@ -14,7 +14,6 @@ use crate::common::{job, patient};
 
 on_both_engines!(
     the_example_serves_on_two_ports,
-    the_health_of_an_image_is_shown,
     a_published_port_answers_on_the_machine_and_in_the_container,
     secrets_are_seen_in_memory_and_nowhere_else,
     files_of_a_task_are_readable_for_the_user_of_its_container,
@@ -48,11 +47,13 @@ fn configured(engine: &Engine<'_>, name: &str, config: &Value) -> String {
     format!("{repository}:1")
 }
 
-fn the_health_of_an_image_is_shown(engine: Engine<'_>) {
-    // Podman 4.3 ignores the body of a commit, and starts health checks by systemd.
-    if engine.kind == Kind::Podman {
-        return;
-    }
+/// Only with Docker: Podman 4.3 ignores the body of a commit, and starts health checks by systemd.
+#[test]
+fn the_health_of_an_image_is_shown() {
+    super::on_shared(Kind::Docker, health_of_an_image);
+}
+
+fn health_of_an_image(engine: Engine<'_>) {
     let check =
         json!({ "Test": ["CMD-SHELL", "test -e /tmp/fine"], "Interval": 1_000_000_000, "Retries": 1 });
     let image = configured(&engine, "health", &json!({ "Healthcheck": check, "Cmd": ["sleep", "100000"] }));
@@ -99,7 +100,9 @@ fn files_of_a_task_are_readable_for_the_user_of_its_container(engine: Engine<'_>
     let mut agent = engine.agent("");
     let script = "cat /secrets/nomad_api.jwt >/dev/null && echo read; exec sleep 100000";
     let task = |name: &str, user: &str| {
-        let more = format!("user: \"{user}\"\nidentities: [{{name: api, aud: [example.test], ttl: 1h, file: true}}]");
+        let more = format!(
+            "user: \"{user}\"\nidentities: [{{name: api, aud: [example.test], ttl: 1h, file: true}}]"
+        );
         container(name, script, "", &more)
     };
     let tasks = [task("number", "1000:1000"), task("name", "nobody"), task("root", "0")];
