@@ -109,11 +109,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use herdlet_base::{paths::Paths, privileges::Privileges};
-    use herdlet_storage::{
-        api_socket::ApiSocket,
-        file_access::FileAccess,
-        task_dir::TaskDir,
-    };
+    use herdlet_storage::{api_socket::ApiSocket, file_access::FileAccess, task_dir::TaskDir};
 
     use super::*;
 
