@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_of_errors_say_why_a_command_has_failed() {
+    fn the_last_lines_of_errors_are_the_reason_of_a_failure() {
         assert_eq!(excerpt("out\n", "first\ncannot drain\n\n"), Some("first; cannot drain".to_owned()));
         assert_eq!(excerpt("1\n2\n3\n4\n", " \n"), Some("2; 3; 4".to_owned()));
         assert_eq!(excerpt("", "\n"), None);

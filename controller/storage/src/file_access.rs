@@ -1,6 +1,6 @@
 //! Who may use the files and sockets that the agent makes for a task.
 //!
-//! In: the task's user on this machine, as far as it is known. Out: owner and mode. The user of an image may be unknown: then everybody
+//! In: the task's user on this machine, as far as it is known. Out: owner and mode. The user of an image may be unknown: then every user
 //! who reaches the file may read it. On the machine only the agent does, because the directory of a task with an image is closed to all
 //! users ([`crate::access`]).
 

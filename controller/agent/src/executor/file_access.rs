@@ -1,4 +1,4 @@
-//! The user of a task, as far as this machine knows it, for the files and sockets that the agent makes for the task.
+//! The user of a task, as far as it is known on this machine, for the files and sockets that the agent makes for the task.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use herdlet_storage::file_access::FileAccess;
 
 use super::{Context, Refusal, places};
 
-/// How long a file waits for an engine that has not answered since the agent's start. It answers at once, or its tasks can't start
-/// and anybody in their directories may use the file.
+/// How long a file waits for an engine that has not answered since the agent's start. Usually it answers at once; until it does, its
+/// tasks can't start, and anybody in their directories may use the file.
 const DRIVER_MAX: Duration = Duration::from_secs(5);
 
 /// Who may use the files that are made for a task.
@@ -33,7 +33,7 @@ pub async fn find(context: &Context, task: &Task) -> Result<FileAccess, Refusal>
     Ok(FileAccess::Owner(found.map(|user| (user.uid, user.gid))))
 }
 
-/// The widest access that the files of a task may give, for their inspection: it asks neither engines nor name services.
+/// The widest access that the files of a task may give, for their inspection: needs neither engines nor name services.
 pub fn widest(task: &Task) -> FileAccess {
     if runs_images(&task.driver) { FileAccess::Anybody } else { FileAccess::Owner(None) }
 }
