@@ -221,7 +221,7 @@ fn followed_log_shows_partial_lines_and_a_lost_agent() {
 /// One task's names in the directory of logs denied `herdlet logs` of all jobs.
 #[test]
 fn a_directory_full_of_planted_names_hides_no_log() {
-    let agent = Agent::start();
+    let mut agent = Agent::start();
     let plants = "cd \"$NOMAD_ALLOC_DIR/logs\"; n=0; while [ $n -le 10001 ]; do : > planted.$n; n=$((n+1)); done; echo full; exec sleep 100000";
     let tasks = [shell("web", "echo one; exec sleep 100000", ""), shell("other", plants, "")];
     agent.apply_and_wait(&job("two", "service", "", &tasks));
