@@ -156,9 +156,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_without_a_socket_is_called_that() {
-        let client =
-            bollard::Docker::connect_with_unix("/nonexistent/e.sock", 5, bollard::API_DEFAULT_VERSION);
-        let error = client.unwrap().ping().await.unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("e.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let name = path.display().to_string();
+        let client = bollard::Docker::connect_with_unix(&name, 5, bollard::API_DEFAULT_VERSION).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let error = client.ping().await.unwrap_err();
         assert_eq!(sentence(&error), "its socket does not exist; is it running?");
         assert_eq!(meaning(&error), Meaning::Unreachable);
     }
