@@ -20,6 +20,7 @@
 pub mod api_socket;
 pub mod artifacts;
 pub mod environment;
+pub mod file_access;
 pub mod identities;
 pub mod network;
 pub mod places;

@@ -109,10 +109,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use herdlet_base::{paths::Paths, privileges::Privileges};
-    use herdlet_storage::{
-        api_socket::{ApiSocket, SocketAccess},
-        task_dir::TaskDir,
-    };
+    use herdlet_storage::{api_socket::ApiSocket, file_access::FileAccess, task_dir::TaskDir};
 
     use super::*;
 
@@ -133,7 +130,7 @@ mod tests {
         let path = paths.task(&key.0, &key.1);
         std::fs::create_dir_all(path.join("secrets")).unwrap();
         let task_dir = TaskDir::new(path.clone(), Privileges::none());
-        let socket = ApiSocket { task_dir: &task_dir, task: "t", access: SocketAccess::Owner(None) };
+        let socket = ApiSocket { task_dir: &task_dir, task: "t", access: FileAccess::Owner(None) };
         let (sockets, api) = (TaskSockets::default(), Arc::new(Served::default()));
         let first = socket.bind().unwrap();
         let first_id = first.1;

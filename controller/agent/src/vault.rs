@@ -18,7 +18,7 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{error::in_full, http_client::Credentials};
+use herdlet_base::{error::in_full, http_client::Credentials, ownership};
 use herdlet_config::vault::VaultServer;
 use herdlet_runtime::off_thread;
 use herdlet_vault::{
@@ -218,7 +218,9 @@ fn certificates_in(dir: Option<&Path>) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
+/// Reads a file that decides which servers get tokens.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    ownership::check_if_there(path).map_err(|error| in_full(&error))?;
     std::fs::read(path).map(Zeroizing::new).map_err(|error| format!("read {}: {error}", path.display()))
 }
 
@@ -241,6 +243,19 @@ mod tests {
         vaults.note((alloc, 0), None);
         vaults.note((alloc, 1), None);
         assert_eq!(vaults.figures(), VaultFigures::default());
+    }
+
+    /// A file of another user decided which server gets the tokens of tasks.
+    #[test]
+    fn files_that_others_can_change_are_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        std::fs::write(&path, "x").unwrap();
+        assert!(read(&path).is_ok());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let error = read(&path).unwrap_err();
+        assert!(error.contains("ca.pem"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use clap::Args;
 use herdlet_api_types::driver::{ImageUse, ImageView};
+use serde::Serialize;
 
 use super::{
     Connection,
@@ -22,12 +23,18 @@ pub struct ImagesArgs {
     pub connection: Connection,
 }
 
+/// The document for programs.
+#[derive(Serialize)]
+struct Listing {
+    images: Vec<ImageView>,
+}
+
 pub async fn run(args: ImagesArgs) -> Result<u8, Failure> {
     let images = args.connection.client()?.images().await?;
     if args.output.reader() == Reader::Person {
         show::out(&summary(&images));
     }
-    args.output.document(&images)?;
+    args.output.document(&Listing { images })?;
     Ok(0)
 }
 
@@ -62,6 +69,7 @@ mod tests {
     use herdlet_api_types::AllocId;
 
     use super::*;
+    use crate::output::versioned;
 
     #[test]
     fn an_image_is_shown_with_its_users() {
@@ -85,5 +93,16 @@ mod tests {
         let gone = ImageView { digest: String::new(), used_by: Vec::new(), ..image };
         assert!(summary(&[gone]).contains("not there"));
         assert_eq!(summary(&[]), "no task has used an image\n");
+    }
+
+    /// A document can't be a list: `-o json` and `-o yaml` always failed.
+    #[test]
+    fn the_document_is_an_object() {
+        let images = vec![ImageView { name: "redis:7".to_owned(), ..ImageView::default() }];
+        let document = serde_json::to_value(versioned(&Listing { images })).unwrap();
+        assert_eq!(
+            (&document["apiVersion"], &document["images"][0]["name"]),
+            (&"herdlet/v1".into(), &"redis:7".into())
+        );
     }
 }

@@ -7,6 +7,7 @@ mod merged;
 mod reading;
 mod scope;
 mod unbegun;
+mod unkept;
 
 use std::time::Duration;
 
@@ -95,6 +96,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     for target in &targets {
         unbegun(target, named).iter().for_each(|message| herdlet_base::stderr_line!("{message}"));
     }
+    unkept::unkept(&targets, &jobs).iter().for_each(|message| herdlet_base::stderr_line!("{message}"));
     if sources.is_empty() && !args.follow {
         let hint = match names.first() {
             Some(name) => format!("see why: herdlet explain {}", shell_word(name.clone())),

@@ -4,11 +4,12 @@
 //! [`DriverSettings`], with an entry for each built-in driver. A driver's own options are checked against the schema in its
 //! `DriverInfo` and passed to it unchanged; `enabled` is the only key that all drivers have.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use herdlet_api_types::driver::{DockerOptions, DriverInfo, RAW_EXEC, ServerJobs, built_in, runs_images};
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml::{self, Document, Entry, Located, Node, Problems, Value, nearest};
+use serde::Deserialize as _;
 use serde_json::{Map, Value as Json, json};
 
 use super::{Cluster, merge::merged};
@@ -79,6 +80,16 @@ impl DriverSettings {
     /// A driver's options, as written. They match its schema.
     pub fn options(&self, driver: &str) -> Map<String, Json> {
         self.0.get(driver).map(|setting| setting.options.clone()).unwrap_or_default()
+    }
+
+    /// Files with credentials for registries.
+    pub fn credential_files(&self) -> Vec<PathBuf> {
+        let with_images = self.0.iter().filter(|(name, _)| runs_images(name));
+        let file = |(_, setting): (&String, &DriverSetting)| {
+            let options = DockerOptions::deserialize(Json::Object(setting.options.clone())).ok()?;
+            options.auth?.0.config.filter(|path| !path.is_empty()).map(PathBuf::from)
+        };
+        with_images.filter_map(file).collect()
     }
 
     /// Whether any driver is offered to servers that needs nothing else on this machine.

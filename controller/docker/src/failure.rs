@@ -60,6 +60,9 @@ pub(crate) fn sentence(error: &Error) -> String {
     if kind == Some(io::ErrorKind::ConnectionRefused) {
         return "connection refused; is it running?".to_owned();
     }
+    if kind == Some(io::ErrorKind::NotFound) {
+        return "its socket does not exist; is it running?".to_owned();
+    }
     if kind == Some(io::ErrorKind::PermissionDenied) {
         return "permission denied: the agent may not use its socket".to_owned();
     }
@@ -117,6 +120,14 @@ fn lacks_program(text: &str) -> bool {
     always.iter().any(|part| text.contains(part)) || of_exec() == Some(true)
 }
 
+/// Whether a start found remains of another container of this id, which an engine that was restarted has left at its runtime. They
+/// belong to no other container, so a new one starts.
+pub(crate) fn is_leftover(error: &Error) -> bool {
+    let text = sentence(error);
+    meaning(error) == Meaning::Failed
+        && ["already exists", "id already in use"].iter().any(|part| text.contains(part))
+}
+
 /// Whether an error reports that the disk of the engine is full.
 pub(crate) fn says_full(why: &str) -> bool {
     why.contains("no space left on device")
@@ -142,6 +153,19 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_engine_without_a_socket_is_called_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("e.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let name = path.display().to_string();
+        let client = bollard::Docker::connect_with_unix(&name, 5, bollard::API_DEFAULT_VERSION).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let error = client.ping().await.unwrap_err();
+        assert_eq!(sentence(&error), "its socket does not exist; is it running?");
+        assert_eq!(meaning(&error), Meaning::Unreachable);
+    }
 
     /// A task whose volume did not exist was reported to lack its program, with advice about `command`.
     #[test]

@@ -23,6 +23,28 @@ pub struct ExecOutcome {
     pub exit: ExitResult,
 }
 
+/// How much of a command's output is part of a message. More would not be a reason but a report.
+const EXCERPT_LINES_MAX: usize = 3;
+const LINE_CHARS_MAX: usize = 200;
+
+impl ExecOutcome {
+    /// The last lines that the command wrote, preferably to standard error, on one line.
+    pub fn excerpt(&self) -> Option<String> {
+        let last_lines = |bytes: &Vec<u8>| {
+            let text = String::from_utf8_lossy(bytes);
+            let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
+            let mut last: Vec<String> = lines
+                .rev()
+                .take(EXCERPT_LINES_MAX)
+                .map(|line| line.chars().take(LINE_CHARS_MAX).collect())
+                .collect();
+            last.reverse();
+            (!last.is_empty()).then(|| last.join("; "))
+        };
+        [&self.stderr, &self.stdout].into_iter().find_map(last_lines)
+    }
+}
+
 /// A command to execute as a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRequest {
@@ -94,22 +116,27 @@ pub enum ExecOutput {
 pub async fn run_to_end(session: ExecSession, timeout: Duration) -> DriverResult<ExecOutcome> {
     let ExecSession { stdin, mut stdout, mut stderr, resize, exit } = session;
     drop((stdin, resize));
-    let all = async { tokio::join!(tail(&mut stdout), tail(&mut stderr), exit) };
-    match tokio::time::timeout(timeout, all).await {
-        Ok((stdout, stderr, exit)) => Ok(ExecOutcome { stdout, stderr, exit: exit? }),
-        Err(_) => Err(DriverError::fatal(format!("complete the command within {timeout:?}: timed out"))),
+    let mut outcome = ExecOutcome::default();
+    let tails = (&mut outcome.stdout, &mut outcome.stderr);
+    let all = async { tokio::join!(tail(&mut stdout, tails.0), tail(&mut stderr, tails.1), exit) };
+    let ended = tokio::time::timeout(timeout, all).await;
+    match ended {
+        Ok(((), (), exit)) => Ok(ExecOutcome { exit: exit?, ..outcome }),
+        Err(_) => {
+            let output = outcome.excerpt().map(|lines| format!("; it wrote: {lines}")).unwrap_or_default();
+            Err(DriverError::fatal(format!("complete the command within {timeout:?}: timed out{output}")))
+        }
     }
 }
 
-async fn tail(pieces: &mut mpsc::Receiver<Vec<u8>>) -> Vec<u8> {
-    let mut kept = Vec::new();
+/// Collects the last bytes of a stream in `kept`, where they are if its command does not end in time.
+async fn tail(pieces: &mut mpsc::Receiver<Vec<u8>>, kept: &mut Vec<u8>) {
     while let Some(piece) = pieces.recv().await {
         kept.extend_from_slice(&piece);
         if kept.len() > EXEC_OUTPUT_LEN_MAX {
             kept.drain(..kept.len() - EXEC_OUTPUT_LEN_MAX);
         }
     }
-    kept
 }
 
 /// Drives a session by frames. Returns after the last frame was sent, or early when the receiver of `output` is dropped, which
@@ -166,5 +193,40 @@ pub async fn relay_frames(
         () = reading => Ok(()),
         () = output.closed() => Ok(()),
         result = writing => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn excerpt(stdout: &str, stderr: &str) -> Option<String> {
+        let (stdout, stderr) = (stdout.into(), stderr.into());
+        ExecOutcome { stdout, stderr, ..ExecOutcome::default() }.excerpt()
+    }
+
+    #[test]
+    fn the_last_lines_of_errors_are_the_reason_of_a_failure() {
+        assert_eq!(excerpt("out\n", "first\ncannot drain\n\n"), Some("first; cannot drain".to_owned()));
+        assert_eq!(excerpt("1\n2\n3\n4\n", " \n"), Some("2; 3; 4".to_owned()));
+        assert_eq!(excerpt("", "\n"), None);
+        assert_eq!(excerpt(&"x".repeat(9_000), "").unwrap().len(), LINE_CHARS_MAX);
+    }
+
+    /// Nothing of a command that timed out was left anywhere.
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_times_out_leaves_its_last_lines() {
+        let (write, stdout) = mpsc::channel(1);
+        write.send(b"waiting for the lock\n".to_vec()).await.unwrap();
+        let session = ExecSession {
+            stdin: mpsc::channel(1).0,
+            stdout,
+            stderr: mpsc::channel(1).1,
+            resize: mpsc::channel(1).0,
+            exit: Box::pin(std::future::pending()),
+        };
+        let error = run_to_end(session, Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(error.why(), "complete the command within 1s: timed out; it wrote: waiting for the lock");
+        drop(write);
     }
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use herdlet_base::{error::in_full, ownership};
 use serde::Deserialize;
 use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, process::Command, time};
 
@@ -129,6 +130,8 @@ impl AuthError {
 impl File {
     fn read(path: &Path) -> Result<Self, AuthError> {
         let wrong = |why: String| AuthError::File { path: path.to_owned(), why };
+        // It names programs that run as the agent's user.
+        ownership::check_if_there(path).map_err(|error| wrong(in_full(&error)))?;
         let mut text = String::new();
         let file = fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
         file.take(LEN_MAX).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;

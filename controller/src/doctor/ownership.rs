@@ -51,7 +51,7 @@ pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding
 
 fn refused(config: &Config, state_dir: StateDir<'_>) -> Vec<OwnershipError> {
     let (StateDir::Planned(state) | StateDir::InUse(state)) = state_dir;
-    let checked = obeyed(config).into_iter().map(ownership::check_if_there);
+    let checked = obeyed(config).into_iter().map(|path| ownership::check_if_there(&path));
     let of_state = [ownership::check_if_there(state), ownership::check_way(&config.socket)];
     let mut found: Vec<_> = of_state.into_iter().chain(checked).filter_map(Result::err).collect();
     found.extend(if_trusted(state, ownership::exposed_kept));
@@ -65,7 +65,7 @@ fn if_trusted(dir: &Path, exposed: impl Fn(&Path) -> Vec<OwnershipError>) -> Vec
 }
 
 /// Files and directories whose content an agent trusts as its operator's.
-fn obeyed(config: &Config) -> Vec<&Path> {
+fn obeyed(config: &Config) -> Vec<PathBuf> {
     let mut paths: Vec<&PathBuf> = config.files.iter().chain(&config.runtime_parent).collect();
     paths.extend(config.listen.as_ref().map(|(_, token)| token));
     paths.extend(config.consul.token_file.iter().chain(&config.consul.service_tokens_dir));
@@ -79,7 +79,11 @@ fn obeyed(config: &Config) -> Vec<&Path> {
         paths.extend(cluster.intro_token_file.iter().chain(&cluster.moved_from));
         paths.extend(cluster.tls.iter().flat_map(|tls| [&tls.authority, &tls.certificate, &tls.key]));
     }
-    paths.into_iter().map(PathBuf::as_path).collect()
+    for vault in config.vault.values() {
+        paths.extend(vault.ca_file.iter().chain(&vault.ca_path));
+        paths.extend(vault.certificate.iter().flat_map(|(certificate, key)| [certificate, key]));
+    }
+    paths.into_iter().cloned().chain(config.drivers.credential_files()).collect()
 }
 
 fn warned(config: &Config) -> Vec<OwnershipError> {

@@ -21,7 +21,10 @@ use herdlet_base::{
 };
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
 
-use crate::task_dir::{TaskDir, TaskDirError};
+use crate::{
+    file_access::FileAccess,
+    task_dir::{TaskDir, TaskDirError},
+};
 
 /// The name of the socket in `secrets`, as in Nomad.
 pub const SOCKET: &str = "api.sock";
@@ -38,16 +41,8 @@ pub struct ApiSocket<'a> {
     pub task_dir: &'a TaskDir,
     /// The task's name, for messages.
     pub task: &'a str,
-    pub access: SocketAccess,
-}
-
-/// Who may connect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SocketAccess {
-    /// This user and root; the agent's own user if absent.
-    Owner(Option<(u32, u32)>),
-    /// Every user who reaches the directory: the user of an image is unknown.
-    Anybody,
+    /// Who may connect.
+    pub access: FileAccess,
 }
 
 /// The device and inode of a socket.
@@ -107,8 +102,8 @@ impl ApiSocket<'_> {
         }
         let listener = UnixListener::bind(dir.proc_path(name)).map_err(bind)?;
         let (mode, owner) = match self.access {
-            SocketAccess::Owner(owner) => (0o600, owner),
-            SocketAccess::Anybody => (0o666, None),
+            FileAccess::Owner(owner) => (0o600, owner),
+            FileAccess::Anybody => (0o666, None),
         };
         rustix::fs::chmodat(&dir, name, Mode::from_raw_mode(mode), AtFlags::empty())
             .map_err(|errno| bind(errno.into()))?;

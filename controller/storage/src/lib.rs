@@ -7,6 +7,7 @@ pub mod access;
 pub mod alloc_dir;
 pub mod api_socket;
 pub mod artifact;
+pub mod file_access;
 pub mod identity;
 pub mod mounts;
 pub mod network_files;

@@ -1,6 +1,6 @@
 //! The payload of a dispatched job, as a file in a task's `local`.
 //!
-//! In: the task directory, the path, the bytes. Out: the file, complete or absent, owned by the task's user. Obstacles
+//! In: the task directory, the path, the bytes. Out: the file, complete or absent, readable for the task's user. Obstacles
 //! that a task has put on the way (a link, for instance) are not followed. All calls block.
 
 use std::{
@@ -10,11 +10,13 @@ use std::{
 
 use herdlet_base::{
     observation::Class,
-    privileges::Ownership,
-    safe_fs::{FileOwner, FsError, Outlives, Rights},
+    safe_fs::{FsError, Outlives},
 };
 
-use super::task_dir::{TaskDir, TaskDirError};
+use super::{
+    file_access::FileAccess,
+    task_dir::{TaskDir, TaskDirError},
+};
 
 /// Errors of writing a payload.
 #[derive(Debug, thiserror::Error)]
@@ -47,18 +49,9 @@ impl PayloadError {
 ///
 /// # Errors
 /// If something else is in the way, or a system call fails.
-pub fn write(
-    task: &TaskDir,
-    path: &Path,
-    bytes: &[u8],
-    owner: Option<(u32, u32)>,
-) -> Result<(), PayloadError> {
+pub fn write(task: &TaskDir, path: &Path, bytes: &[u8], access: FileAccess) -> Result<(), PayloadError> {
     let outside = || PayloadError::Outside { path: path.to_owned() };
     let name = path.file_name().ok_or_else(outside)?;
-    let owner = match task.privileges().ownership {
-        Ownership::Anybody => owner,
-        Ownership::OwnOnly => None,
-    };
     let local = task.local()?.ok_or(PayloadError::NoTaskDir)?;
     // `./a` equals `a`; `make_all_for` refuses all other invalid names.
     let parents: PathBuf = path
@@ -67,12 +60,8 @@ pub fn write(
         .flat_map(Path::components)
         .filter(|part| part.as_os_str() != OsStr::new("."))
         .collect();
-    let dir = local.make_all_for(
-        &parents,
-        Rights::Exact { mode: 0o750, owner },
-        owner.map(FileOwner::from).as_ref(),
-    )?;
-    Ok(dir.write_file(name, bytes, Rights::Exact { mode: 0o640, owner }, Outlives::Processes)?)
+    let dir = local.make_all_for(&parents, access.rights(0o750), access.owner().as_ref())?;
+    Ok(dir.write_file(name, bytes, access.rights(0o640), Outlives::Processes)?)
 }
 
 #[cfg(test)]
@@ -87,7 +76,7 @@ mod tests {
         let Some(ground) = TestEnv::mounting() else { return };
         let task = ground.path().join("task");
         let dir = TaskDir::new(task.clone(), ground.privileges());
-        let put = |path: &str| write(&dir, Path::new(path), b"hello", None);
+        let put = |path: &str| write(&dir, Path::new(path), b"hello", FileAccess::Owner(None));
         assert!(matches!(put("in"), Err(PayloadError::NoTaskDir)));
         dir.up().unwrap();
         for path in ["in", "deep/er/in.json", "./deep/er/in.json", "in"] {
@@ -102,6 +91,20 @@ mod tests {
         std::os::unix::fs::symlink("/tmp", task.join("local/link")).unwrap();
         assert!(matches!(put("link/in"), Err(PayloadError::Fs(FsError::Link { .. }))));
         assert!(!task.join("out").exists() && !ground.path().join("out").exists());
+        dir.down().unwrap();
+    }
+
+    /// A container whose user is one of its image could not read its payload.
+    #[test]
+    fn an_unknown_user_of_an_image_can_read_the_payload() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let Some(ground) = TestEnv::mounting() else { return };
+        let task = ground.path().join("task");
+        let dir = TaskDir::new(task.clone(), ground.privileges());
+        dir.up().unwrap();
+        write(&dir, Path::new("in/put"), b"hello", FileAccess::Anybody).unwrap();
+        let mode = |path: &str| fs::metadata(task.join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("local/in"), mode("local/in/put")), (0o755, 0o644));
         dir.down().unwrap();
     }
 }

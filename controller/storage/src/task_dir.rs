@@ -5,7 +5,7 @@
 //! | TASKDIR | the task's working directory; the agent's, but the task's user may add to it |
 //! | `local` | the task's own files |
 //! | `tmp` | the same, for temporary files |
-//! | `secrets` | tmpfs of 1 MiB, no exec, suid or devices; closed to all but the task's user; token files in it are 0600 |
+//! | `secrets` | tmpfs of 1 MiB, no exec, suid or devices; closed to all but the task's user; token files in it are closed to all others, see [`crate::file_access`] |
 //! | `private` | the same, but hidden from the task; 0700 |
 //!
 //! [`crate::access`] sets the rights. Without the right to mount, `secrets` and `private` are plain directories on
@@ -72,11 +72,6 @@ impl TaskDir {
     /// The directory at `path`, see [`herdlet_base::paths::Paths::task`], of a task of the agent's own user.
     pub fn new(path: PathBuf, privileges: Privileges) -> Self {
         Self { path, privileges, users: TaskUsers::default(), secrets_bytes: SECRETS_SIZE_BYTES }
-    }
-
-    /// What the agent may do.
-    pub(crate) fn privileges(&self) -> Privileges {
-        self.privileges
     }
 
     /// Sets the user of the task, and the users of the allocation's other tasks.

@@ -1,43 +1,38 @@
 //! Sockets of the Task API: opens them in the directories of tasks, and hands them to the API.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use herdlet_api_types::{
-    alloc::Allocation,
-    driver::{REMAPS_USERS, runs_images},
-    job::Task,
-};
+use herdlet_api_types::alloc::Allocation;
 use herdlet_base::{
     error::in_full,
     observation::{Class, Observation},
-    privileges::Ownership,
-    user,
 };
-use herdlet_driver::Entry;
 use herdlet_plan::action::Outcome;
 use herdlet_storage::{
-    api_socket::{self, ApiSocket, SocketAccess},
+    api_socket::{self, ApiSocket},
+    file_access::FileAccess,
     task_dir::TaskDir,
 };
 
-use super::{Context, PlaceVerb, Refusal, Workload, places, retry};
-
-/// How long a socket waits for an engine that has not answered since the agent's start. It answers at once, or its tasks can't start
-/// and anybody in their directories may connect.
-const DRIVER_MAX: Duration = Duration::from_secs(5);
+use super::{Context, PlaceVerb, Refusal, Workload, file_access, retry};
 
 /// The socket of a task. It ends with the agent; the next one puts its own in its place.
 pub async fn api_socket(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
-    let user = match (verb, workload.task()) {
-        (PlaceVerb::Up, Some(task)) => user_of_container(context, task).await,
-        (PlaceVerb::Up | PlaceVerb::Down | PlaceVerb::Inspect, _) => None,
+    let access = match (verb, workload.task()) {
+        (PlaceVerb::Up, Some(task)) => match file_access::find(context, task).await {
+            Ok(access) => access,
+            // The start fails because of the user, and names it: it must not wait for a socket that nobody needs.
+            Err(error) if error.class == Class::Fatal => FileAccess::Owner(None),
+            Err(error) => return error.into(),
+        },
+        (PlaceVerb::Up | PlaceVerb::Down | PlaceVerb::Inspect, _) => FileAccess::Owner(None),
     };
     let (context, workload) = (Arc::clone(context), workload.clone());
     let runtime = tokio::runtime::Handle::current();
     let done = herdlet_runtime::off_thread(move || {
         // For the API, which starts to serve the socket.
         let _entered = runtime.enter();
-        perform(&context, &workload, verb, user).unwrap_or_else(Outcome::from)
+        perform(&context, &workload, verb, access).unwrap_or_else(Outcome::from)
     });
     match done.await {
         Ok(outcome) => outcome,
@@ -45,53 +40,16 @@ pub async fn api_socket(context: &Arc<Context>, workload: &Workload, verb: Place
     }
 }
 
-/// The user and group of a container's task on this machine, if the task names the user by number. A name would be one of the
-/// image, and in a user namespace the users of the container have other numbers on this machine.
-async fn user_of_container(context: &Context, task: &Task) -> Option<(u32, u32)> {
-    let user = task.user.as_deref().filter(|_| runs_images(&task.driver))?;
-    let (user, group) = user.split_once(':').unwrap_or((user, ""));
-    // The mode gives the group no rights.
-    let user = (user.parse().ok()?, group.parse().unwrap_or_default());
-    let is_own =
-        |key: &&str| task.config.get(*key).is_some_and(|mode| !matches!(mode.as_str(), Some("" | "host")));
-    if ["userns_mode", "userns"].iter().any(is_own) {
-        return None;
-    }
-    let mut drivers = context.drivers.watch();
-    let ready = drivers.wait_for(|entries| entries.get(&task.driver).is_some_and(Entry::is_ready));
-    let entries = tokio::time::timeout(DRIVER_MAX, ready).await.ok()?.ok()?;
-    let remaps = format!("driver.{}.{REMAPS_USERS}", task.driver);
-    let attributes = entries.get(&task.driver)?.attributes();
-    (!attributes.contains_key(&remaps)).then_some(user)
-}
-
 fn perform(
     context: &Context,
     workload: &Workload,
     verb: PlaceVerb,
-    user: Option<(u32, u32)>,
+    access: FileAccess,
 ) -> Result<Outcome, Refusal> {
     let task = workload.task().ok_or("find the task")?;
     let alloc = &workload.alloc.id;
     let key = (*alloc, task.name.clone());
     let task_dir = TaskDir::new(context.paths.task(alloc, &task.name), context.privileges);
-    let access = match (verb, context.privileges.ownership) {
-        (PlaceVerb::Up, Ownership::Anybody) if runs_images(&task.driver) => {
-            user.map_or(SocketAccess::Anybody, |user| SocketAccess::Owner(Some(user)))
-        }
-        _ if runs_images(&task.driver) => SocketAccess::Anybody,
-        (PlaceVerb::Up, Ownership::Anybody) => {
-            match user::credentials(places::machine_user(task)) {
-                Ok(user) => SocketAccess::Owner(user.map(|user| (user.uid, user.gid))),
-                // The start fails because of the user, and names it: it must not wait for a socket that nobody needs.
-                Err(error) if error.class() == Class::Fatal => SocketAccess::Owner(None),
-                Err(error) => return Err(Refusal::of(error.class(), &error)),
-            }
-        }
-        (PlaceVerb::Up, Ownership::OwnOnly) | (PlaceVerb::Down | PlaceVerb::Inspect, _) => {
-            SocketAccess::Owner(None)
-        }
-    };
     let socket = ApiSocket { task_dir: &task_dir, task: &task.name, access };
     let failed = |error: api_socket::ApiSocketError| Refusal::of(error.class(), &error);
     let is_there = || match context.task_sockets.id(&key) {

@@ -17,7 +17,7 @@ use herdlet_base::{
     clock::wall_now,
     mounts::kernel::Access,
     observation::{Class, Observation},
-    user::{self, UserError},
+    user::UserError,
 };
 use herdlet_driver::{DriverInfo, FsIsolation};
 use herdlet_plan::{
@@ -30,6 +30,7 @@ use herdlet_plan::{
 use herdlet_storage::{
     access::TaskUsers,
     alloc_dir::{AllocDir, migration::Migration},
+    file_access::FileAccess,
     identity::{IdentityError, SignedToken, TaskTokens, WantedToken},
     mounts::{Binding, Destination, MountError, TaskMounts},
     payload,
@@ -37,7 +38,7 @@ use herdlet_storage::{
     volume::HostVolumes,
 };
 
-use super::identities;
+use super::{file_access, identities};
 use crate::{
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
     present,
@@ -225,13 +226,18 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     {
         return refusal.into();
     }
-    // Also for a user that does not exist any more.
-    if verb == PlaceVerb::Down {
-        return Outcome::Done(None);
-    }
+    let Some(task) = workload.task() else { return Refusal::from("find the task").into() };
+    let access = match verb {
+        PlaceVerb::Up => match file_access::find(context, task).await {
+            Ok(access) => access,
+            Err(refusal) => return refusal.into(),
+        },
+        PlaceVerb::Inspect => file_access::widest(task),
+        PlaceVerb::Down => return Outcome::Done(None),
+    };
     let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {
-        let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
+        let result = with_tokens(&context, &workload, access, |tokens, wanted| match verb {
             PlaceVerb::Up => tokens.up(wanted).map(|issued| Outcome::Done(Some(renewed(issued.renew_in)))),
             PlaceVerb::Down => Ok(Outcome::Done(None)),
             PlaceVerb::Inspect => tokens.inspect(wanted).map(|sight| match sight {
@@ -252,19 +258,21 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
 
 /// Writes the payload of a dispatched job to the file that the task specifies.
 pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), Refusal> {
-    let Some(file) = workload.task().and_then(|task| task.dispatch_payload.clone()) else { return Ok(()) };
+    let Some((task, file)) =
+        workload.task().and_then(|task| task.dispatch_payload.clone().map(|file| (task, file)))
+    else {
+        return Ok(());
+    };
     let dispatched = workload.alloc.job.dispatched();
     let Some((payload, _)) = dispatched.filter(|(payload, _)| !payload.is_empty()) else { return Ok(()) };
     let bytes = STANDARD.decode(payload).map_err(|error| Refusal {
         class: Class::Fatal,
         why: format!("write the payload: it is not base64: {error}"),
     })?;
-    let user = workload.task().and_then(machine_user).map(str::to_owned);
+    let access = file_access::find(context, task).await?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let writing = herdlet_runtime::off_thread(move || {
-        let owner = user::credentials(user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
-        let owner = owner.map(|owner| (owner.uid, owner.gid));
-        payload::write(&dir, Path::new(&file), &bytes, owner)
+        payload::write(&dir, Path::new(&file), &bytes, access)
             .map_err(|error| Refusal::of(error.class(), &error))
     });
     let failed = |error| Refusal { class: Class::Retry, why: format!("write the payload: {error}") };
@@ -275,7 +283,8 @@ pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), 
 pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<Variables, Refusal> {
     let (context, workload) = (Arc::clone(context), workload.clone());
     let made = herdlet_runtime::off_thread(move || {
-        with_tokens(&context, &workload, |tokens, wanted| {
+        let task = workload.task().ok_or("find the task")?;
+        with_tokens(&context, &workload, file_access::widest(task), |tokens, wanted| {
             let names =
                 wanted.iter().filter(|token| token.identity.env).map(|token| token.identity.name.clone());
             let made = tokens.env(wanted)?;
@@ -294,10 +303,10 @@ pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<V
 fn with_tokens<T>(
     context: &Context,
     workload: &Workload,
+    access: FileAccess,
     act: impl FnOnce(&TaskTokens<'_>, &[WantedToken]) -> Result<T, IdentityError>,
 ) -> Result<Result<T, IdentityError>, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let owner = user::credentials(machine_user(task)).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> = match &workload.alloc.server {
         None => {
@@ -316,13 +325,7 @@ fn with_tokens<T>(
             task.identities.iter().filter_map(wanted).collect()
         }
     };
-    let tokens = TaskTokens {
-        signer: &context.signer,
-        task_dir: &dir,
-        task: &task.name,
-        owner: owner.map(|owner| (owner.uid, owner.gid)),
-        privileges: context.privileges,
-    };
+    let tokens = TaskTokens { signer: &context.signer, task_dir: &dir, task: &task.name, access };
     Ok(act(&tokens, &wanted))
 }
 

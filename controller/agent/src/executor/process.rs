@@ -5,9 +5,9 @@ use std::sync::Arc;
 use herdlet_api_types::{alloc::Allocation, driver::FsIsolation, job::Group};
 use herdlet_base::observation;
 use herdlet_driver::{
-    self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
-    FailureClass, KillDefaults, Leftover, Mount, MountSupport, NetworkSpace, Preparation, Propagation,
-    Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
+    self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, FailureClass,
+    KillDefaults, Leftover, Mount, MountSupport, NetworkSpace, Preparation, Propagation, Recovered, Recovery,
+    Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
     action::{Action, MountSource, Outcome, Verb},
@@ -285,7 +285,7 @@ async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -
     match driver.exec(id, &command, duration(prestop.timeout)).await {
         Ok(outcome) if outcome.exit.code == 0 => Outcome::Done(None),
         Ok(outcome) => {
-            let output = last_line(&outcome).map(|line| format!(": {line}")).unwrap_or_default();
+            let output = outcome.excerpt().map(|lines| format!(": {lines}")).unwrap_or_default();
             fatal(format!("run {}: it ended with code {}{output}", prestop.command, outcome.exit.code))
         }
         Err(error) => match error.class() {
@@ -293,17 +293,6 @@ async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -
             FailureClass::Recoverable | FailureClass::Fatal | FailureClass::NoProgram => fatal(error.why()),
         },
     }
-}
-
-/// The longest excerpt of a line; a longer one would not be a reason but a report.
-const LINE_CHARS_MAX: usize = 200;
-
-/// The last line that a command wrote, preferably to standard error.
-fn last_line(outcome: &ExecOutcome) -> Option<String> {
-    let text =
-        [&outcome.stderr, &outcome.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim_end().to_owned());
-    let line = text.iter().find_map(|text| text.lines().next_back())?;
-    Some(line.chars().take(LINE_CHARS_MAX).collect())
 }
 
 /// For an attempt that is gone, nothing is left to do.
@@ -430,20 +419,5 @@ mod tests {
             own_ports: BTreeMap::new(),
             network: None,
         }
-    }
-
-    #[test]
-    fn the_last_line_of_errors_says_why_a_command_has_failed() {
-        let last_output_line = |stdout: &str, stderr: &str| {
-            let (stdout, stderr) = (stdout.as_bytes().to_vec(), stderr.as_bytes().to_vec());
-            last_line(&ExecOutcome { stdout, stderr, ..ExecOutcome::default() })
-        };
-        assert_eq!(
-            last_output_line("draining\n", "warning\ncannot drain: lock held\n\n").as_deref(),
-            Some("cannot drain: lock held")
-        );
-        assert_eq!(last_output_line("draining\n", "").as_deref(), Some("draining"));
-        assert_eq!(last_output_line("", ""), None);
-        assert_eq!(last_output_line(&"x".repeat(9_000), "").unwrap().len(), LINE_CHARS_MAX);
     }
 }

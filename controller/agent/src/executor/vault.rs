@@ -13,9 +13,6 @@ use std::{sync::Arc, time::Duration};
 use herdlet_api_types::job::VaultAccess;
 use herdlet_base::{
     observation::{Class, Observation},
-    privileges::Ownership,
-    safe_fs::Rights,
-    user,
 };
 use herdlet_plan::{
     action::Outcome,
@@ -24,7 +21,7 @@ use herdlet_plan::{
     time::Deadline,
 };
 use herdlet_render::vault::time_before;
-use herdlet_storage::task_dir::TaskDir;
+use herdlet_storage::{file_access::FileAccess, task_dir::TaskDir};
 use herdlet_vault::{
     client::VaultClient,
     error::{LeaseFailure, VaultError},
@@ -37,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use self::login::Failure;
 pub use self::{revocation::revoke_all, rights::rights};
 use super::{
-    places,
+    file_access, places,
     reading::{on_files, span as length},
 };
 use crate::{
@@ -101,7 +98,7 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
     };
     let facts = facts(&held, &access);
     context.vaults.note(key(workload), held.lease.failing_for(boot_now()));
-    let files = files(context, workload, None);
+    let files = files(context, workload);
     let seen = on_files("inspect the token of Vault", move || files.inspect(&held, &access)).await?;
     Ok(match seen {
         Observation::Present => Outcome::Present(Some(facts)),
@@ -128,7 +125,10 @@ async fn ensure(
             None => Outcome::Pending { on, ask_in },
         });
     };
-    let files = files(context, workload, owner(context, workload).await?);
+    let files = TokenFiles {
+        access: file_access::find(context, workload.task().ok_or("find the task")?).await?,
+        ..files(context, workload)
+    };
     let client = server.client(access.namespace.as_deref()).await.map_err(refused)?;
     let session = Session { context, workload, access, server, client };
     let work = async {
@@ -180,7 +180,7 @@ async fn revoke(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, 
         // The audit has the reason; the token ends with its lease.
         let _ = revoke_token(context, workload, &held).await;
     }
-    let files = files(context, workload, None);
+    let files = files(context, workload);
     on_files("remove the token of Vault", move || files.remove()).await?;
     Ok(Outcome::Done(None))
 }
@@ -292,26 +292,16 @@ fn access_of(workload: &Workload) -> Result<&VaultAccess, Refusal> {
 }
 
 async fn read(context: &Arc<Context>, workload: &Workload) -> Result<Option<HeldToken>, Refusal> {
-    let files = files(context, workload, None);
+    let files = files(context, workload);
     on_files("read the token of Vault", move || files.read()).await
 }
 
-fn files(context: &Context, workload: &Workload, owner: Option<(u32, u32)>) -> TokenFiles {
-    let name = workload.task().map_or("", |task| task.name.as_str());
+/// The files of a task, for anything but writing them.
+fn files(context: &Context, workload: &Workload) -> TokenFiles {
+    let task = workload.task();
+    let name = task.map_or("", |task| task.name.as_str());
     let dir = TaskDir::new(context.paths.task(&workload.alloc.id, name), context.privileges);
-    TokenFiles { dir, rights: Rights::Exact { mode: 0o600, owner } }
-}
-
-/// User and group of the task, if the agent can give a file to them.
-async fn owner(context: &Context, workload: &Workload) -> Result<Option<(u32, u32)>, Refusal> {
-    if context.privileges.ownership == Ownership::OwnOnly {
-        return Ok(None);
-    }
-    let user = workload.task().and_then(places::machine_user).map(str::to_owned);
-    let found = herdlet_runtime::off_thread(move || user::credentials(user.as_deref())).await;
-    let found = found.map_err(|error| refused(format!("find the user: {error}")))?;
-    let found = found.map_err(|error| Refusal::of(error.class(), &error))?;
-    Ok(found.map(|found| (found.uid, found.gid)))
+    TokenFiles { dir, access: task.map_or(FileAccess::Owner(None), file_access::widest) }
 }
 
 fn facts(held: &HeldToken, access: &VaultAccess) -> Arc<Facts> {

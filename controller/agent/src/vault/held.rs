@@ -10,7 +10,10 @@ use herdlet_base::{
     observation::Observation,
     safe_fs::{Dir, FsError, Outlives, Rights},
 };
-use herdlet_storage::task_dir::{TaskDir, TaskDirError};
+use herdlet_storage::{
+    file_access::FileAccess,
+    task_dir::{TaskDir, TaskDirError},
+};
 use herdlet_vault::{
     answer::TokenGrant, error::LeaseFailure, lease::LeaseRecord, secret::SecretText, spread::Spread,
 };
@@ -46,8 +49,8 @@ pub struct HeldToken {
 /// The files of one task. Their methods block.
 pub struct TokenFiles {
     pub dir: TaskDir,
-    /// The rights of the task's file.
-    pub rights: Rights,
+    /// Who may read the task's file.
+    pub access: FileAccess,
 }
 
 /// The text completes "failed to".
@@ -119,12 +122,17 @@ impl TokenFiles {
         let bytes = Zeroizing::new(serde_json::to_vec(held).unwrap_or_default());
         let rights = Rights::Exact { mode: 0o600, owner: None };
         private.write_file(OsStr::new(HELD), &bytes, rights, Outlives::Processes)?;
-        if access.disable_file || self.differs(held)?.is_none() {
+        if access.disable_file {
             return Ok(());
         }
         let secrets = self.dir.secrets()?.ok_or(TokenFileError::Missing)?;
+        let shown = secrets.stat_name(OsStr::new(SHOWN))?;
+        if shown.is_some_and(|file| self.access.is_granted_by(&file)) && self.differs(held)?.is_none() {
+            return Ok(());
+        }
         let bytes = held.token.as_bytes();
-        Ok(secrets.write_file(OsStr::new(SHOWN), bytes, self.rights, Outlives::Processes)?)
+        let rights = self.access.rights(0o600);
+        Ok(secrets.write_file(OsStr::new(SHOWN), bytes, rights, Outlives::Processes)?)
     }
 
     /// Whether the task sees the token as the job wants it.
@@ -165,7 +173,7 @@ impl TokenFiles {
         if bytes[..] != *held.token.as_bytes() {
             return Ok(Some("is not the token"));
         }
-        let is_open = secrets.stat_name(name)?.is_some_and(|stat| stat.st_mode & 0o077 != 0);
+        let is_open = secrets.stat_name(name)?.is_some_and(|file| self.access.is_exceeded_by(&file));
         Ok(is_open.then_some("is readable by others"))
     }
 }
@@ -187,8 +195,6 @@ mod tests {
 
     use super::*;
 
-    const RIGHTS: Rights = Rights::Exact { mode: 0o600, owner: None };
-
     fn access() -> VaultAccess {
         herdlet_api_types::fixture::vault_access()
     }
@@ -204,7 +210,7 @@ mod tests {
     fn files(parent: &tempfile::TempDir) -> TokenFiles {
         let dir = TaskDir::new(parent.path().join("task"), Privileges::none());
         dir.up().unwrap();
-        TokenFiles { dir, rights: RIGHTS }
+        TokenFiles { dir, access: FileAccess::Owner(None) }
     }
 
     #[test]
@@ -256,6 +262,20 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&shown).unwrap(), "s.1", "{what}");
             assert!(matches!(files.inspect(&held, &access()), Ok(Observation::Present)), "{what}");
         }
+    }
+
+    /// A container whose user is one of its image could not read its token.
+    #[test]
+    fn an_unknown_user_of_an_image_can_read_the_token() {
+        let parent = tempfile::tempdir().unwrap();
+        let (closed, held) = (files(&parent), token("s.1"));
+        closed.write(&held, &access()).unwrap();
+        let open = TokenFiles { access: FileAccess::Anybody, ..closed };
+        assert!(matches!(open.inspect(&held, &access()), Ok(Observation::Present)));
+        open.write(&held, &access()).unwrap();
+        let shown = parent.path().join("task/secrets/vault_token").metadata().unwrap();
+        assert_eq!(shown.permissions().mode() & 0o777, 0o644);
+        assert!(matches!(open.inspect(&held, &access()), Ok(Observation::Present)));
     }
 
     #[test]

@@ -96,6 +96,14 @@ impl Merge {
                     place.insert(match self.client.list_files(source.alloc, LOGS).await {
                         // Just removed; the request below reports the same.
                         Err(ClientError::Status { status: 404, .. }) => Vec::new(),
+                        // A task can fill the directory with names of its own, which must not hide the logs of others.
+                        Err(error @ ClientError::Status { .. }) => {
+                            herdlet_base::stderr_line!(
+                                "the streams of allocation {} are not in the order of their last writes: {error}",
+                                source.alloc.short()
+                            );
+                            Vec::new()
+                        }
                         listed => listed?,
                     })
                 }

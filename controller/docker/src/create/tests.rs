@@ -476,3 +476,20 @@ fn users_of_containers_alone_cannot_join_the_network_of_a_group() {
     case.options = json!({"allow_privileged": true});
     case.make(json!({"userns_mode": "host"})).unwrap();
 }
+
+#[test]
+fn volumes_get_the_label_and_containers_the_log_driver_of_the_options() {
+    let mut case = Case::new();
+    case.options = json!({"volumes": {"enabled": true, "selinuxlabel": "z"}, "logging": {"type": "syslog", "config": {"tag": "own"}}});
+    let made = case.make(json!({"volumes": ["/srv:/srv:ro"]})).unwrap();
+    let host = made.body.host_config.unwrap();
+    let binds = host.binds.unwrap();
+    for bind in ["/a/alloc:/alloc:z", "/a/alloc/logs:/alloc/logs:ro,z", "/srv:/srv:ro,z"] {
+        assert!(binds.iter().any(|found| found == bind), "{bind}: {binds:?}");
+    }
+    let log = host.log_config.unwrap();
+    assert_eq!((log.typ.as_deref(), &log.config.unwrap()["tag"]), (Some("syslog"), &"own".to_owned()));
+    assert_eq!(made.logs, LogSource::Elsewhere("syslog".to_owned()));
+    let own = case.host(json!({"logging": {"type": "json-file"}}));
+    assert_eq!(own.log_config.unwrap().typ.as_deref(), Some("json-file"));
+}

@@ -1,6 +1,6 @@
 //! Creating and starting containers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bollard::{
     Docker,
@@ -27,6 +27,34 @@ use crate::{
 
 /// How often a name that is taken by a container of ours is freed.
 const TRIES: u32 = 3;
+
+/// How often a container is created or started again after an error of an engine that is about to end or has just begun. These tries
+/// use no attempt of the task.
+const REPEATS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The repeats that are left, each after twice the pause of the one before.
+struct Repeats {
+    left: u32,
+    pause: Duration,
+}
+
+impl Repeats {
+    fn new() -> Self {
+        Self { left: REPEATS, pause: FIRST_PAUSE }
+    }
+
+    /// Waits before the next try; false if there is none.
+    async fn wait(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        tokio::time::sleep(self.pause).await;
+        self.pause *= 2;
+        true
+    }
+}
 
 /// The container of an attempt.
 enum Created {
@@ -150,30 +178,36 @@ impl Shared {
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         self.outdate_lists(wall_now());
         let namespace = request.network.as_ref().map(|network| network.namespace.clone());
-        let container = match self.create(client, id, request, &record.request).await {
-            Ok(Created::New(container)) => container,
-            // An earlier call of this attempt: a container that has ended must not run a second time.
-            Ok(Created::Started(about)) => return Ok(self.adopt(id, engine, record, &about).started()),
-            Err(error) => {
-                // If the engine has answered, it has not created anything.
-                if !matches!(error, DriverError::Retry(_)) {
-                    let _ = self.records.remove(id);
+        let mut repeats = Repeats::new();
+        let container = loop {
+            let container = match self.create(client, id, &request, &record.request).await {
+                Ok(Created::New(container)) => container,
+                // An earlier call of this attempt: a container that has ended must not run a second time.
+                Ok(Created::Started(about)) => return Ok(self.adopt(id, engine, record, &about).started()),
+                Err(error) => {
+                    // If the engine has answered, it has not created anything.
+                    if !matches!(error, DriverError::Retry(_)) {
+                        let _ = self.records.remove(id);
+                    }
+                    return Err(error);
                 }
-                return Err(error);
+            };
+            match client.start_container(&container, None::<StartContainerOptions>).await {
+                Ok(()) => break container,
+                Err(error) if failure::meaning(&error) == Meaning::Unchanged => break container,
+                Err(error) => {
+                    let failed = failure::start(&format!("start container {}", record.container), &error);
+                    if failure::meaning(&error) != Meaning::Unreachable {
+                        self.remove(client, &container).await?;
+                        if failure::is_leftover(&error) && repeats.wait().await {
+                            continue;
+                        }
+                        let _ = self.records.remove(id);
+                    }
+                    return Err(failed);
+                }
             }
         };
-        match client.start_container(&container, None::<StartContainerOptions>).await {
-            Ok(()) => {}
-            Err(error) if failure::meaning(&error) == Meaning::Unchanged => {}
-            Err(error) => {
-                let failed = failure::start(&format!("start container {}", record.container), &error);
-                if failure::meaning(&error) != Meaning::Unreachable {
-                    self.remove(client, &container).await?;
-                    let _ = self.records.remove(id);
-                }
-                return Err(failed);
-            }
-        }
         let Some(about) = inspect(client, &container).await? else {
             return Err(DriverError::recoverable(format!("start {id}: its container was removed")));
         };
@@ -211,25 +245,29 @@ impl Shared {
         &self,
         client: &Docker,
         id: &AttemptId,
-        request: Request,
+        request: &Request,
         hash: &str,
     ) -> DriverResult<Created> {
         let name = names::container(id, &self.owner.instance, self.naming);
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
         let what = format!("create container {name}");
         let creating = with_mac_address(client, &request.body);
-        for _ in 0..TRIES {
+        let (mut taken, mut repeats) = (0, Repeats::new());
+        while taken < TRIES {
             let error = match creating.create_container(Some(options.clone()), request.body.clone()).await {
                 Ok(created) => return Ok(Created::New(created.id)),
                 Err(error) => error,
             };
-            if failure::meaning(&error) != Meaning::Conflict {
-                let is_missing = failure::meaning(&error) == Meaning::Missing;
-                return Err(match is_missing {
-                    // Its image was removed since the task was prepared.
-                    true => DriverError::recoverable(format!("{what}: {}", failure::sentence(&error))),
-                    false => failure::start(&what, &error),
-                });
+            match failure::meaning(&error) {
+                Meaning::Conflict => taken += 1,
+                // Its image was removed since the task was prepared.
+                Meaning::Missing => {
+                    return Err(DriverError::recoverable(format!("{what}: {}", failure::sentence(&error))));
+                }
+                Meaning::Failed if repeats.wait().await => continue,
+                Meaning::Failed | Meaning::Unreachable | Meaning::Unchanged | Meaning::Refused => {
+                    return Err(failure::start(&what, &error));
+                }
             }
             let Some(about) = inspect(client, &name).await? else { continue };
             let container = about.id.clone().unwrap_or_else(|| name.clone());
@@ -318,7 +356,7 @@ impl Shared {
                     if inspect(client, container).await?.is_none() {
                         return Ok(());
                     }
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    tokio::time::sleep(FIRST_PAUSE).await;
                 }
                 Err(failure::retry(&format!("remove the container {container}"), &error))
             }

@@ -10,8 +10,12 @@ use std::{
 };
 
 use herdlet_base::safe_fs::{self, Dir};
+use herdlet_shim::rotation::{self, Name};
 
 use super::position::End;
+
+/// At most this many names of a directory are listed. The agent's readers of logs have the same bound.
+const NAMES_MAX: usize = 65_536;
 
 /// The log files of one stream.
 pub(super) struct Output {
@@ -34,7 +38,7 @@ impl Output {
     /// Opens the files of a stream at their newest end.
     pub(super) fn newest(logs: &Path, stem: String, kept: Kept) -> io::Result<Self> {
         let dir = open_dir(logs)?;
-        let newest = indexes(&dir, &stem)?.into_iter().max();
+        let newest = newest(&indexes(&dir, &stem)?);
         let mut output = Self::at(dir, stem, kept, End { index: newest.unwrap_or(0), len: 0 });
         let len = output.file()?.metadata()?.len();
         output.end.len = len;
@@ -127,23 +131,69 @@ fn remove(dir: &Dir, stem: &str, index: u32) -> io::Result<()> {
     }
 }
 
-/// The indexes of the stream's files.
+/// The indexes of the stream's files, among the first names of the directory. The task can create any name, so those of files only are
+/// used, and no index that is never ours.
 fn indexes(dir: &Dir, stem: &str) -> io::Result<Vec<u32>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir.proc_path(".".as_ref()))? {
-        let entry = entry?;
-        let Some(text) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.strip_prefix(stem)?.strip_prefix('.'))
-            .map(str::to_owned)
-        else {
-            continue;
-        };
-        let Ok(index) = text.parse::<u32>() else { continue };
-        if index.to_string() == text && entry.file_type()?.is_file() {
-            found.push(index);
+    let mut names = Vec::new();
+    let mut left = NAMES_MAX;
+    let listed = dir.each_name(|name| {
+        left -= 1;
+        if let Some(Name::Log(index)) = Name::of(name.to_bytes(), stem.as_bytes()) {
+            names.push(index);
         }
+        left > 0
+    });
+    listed.map_err(|error| io::Error::other(herdlet_base::error::in_full(&error)))?;
+    names.retain(|index| {
+        let about = std::fs::symlink_metadata(dir.proc_path(name(stem, *index).as_ref()));
+        about.is_ok_and(|about| about.is_file())
+    });
+    Ok(names)
+}
+
+/// The newest of the stream's own files; others with its name may be the task's.
+fn newest(indexes: &[u32]) -> Option<u32> {
+    let Ok(own) = rotation::own(|visit: &mut dyn FnMut(Name)| {
+        indexes.iter().for_each(|index| visit(Name::Log(*index)));
+        Ok::<(), std::convert::Infallible>(())
+    });
+    own.map(|(_, last)| last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEPT: Kept = Kept { files_max: 2, len_max: 10 };
+
+    /// A planted file with the highest index became the newest, and the log was never rotated again.
+    #[test]
+    fn planted_names_are_not_the_logs_newest_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "t.stdout.0",
+            "t.stdout.1",
+            "t.stdout.2",
+            "t.stdout.4294967295",
+            "t.stdout.900000000",
+            "t.stdout.x",
+        ] {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        std::fs::create_dir(dir.path().join("t.stdout.3")).unwrap();
+        let output = Output::newest(dir.path(), "t.stdout".to_owned(), KEPT).unwrap();
+        assert_eq!((output.end().index, output.end().len), (2, 1));
     }
-    Ok(found)
+
+    /// A listing without a bound held the agent at each start.
+    #[test]
+    fn a_directory_full_of_names_is_listed_to_a_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..NAMES_MAX + 10 {
+            std::fs::write(dir.path().join(format!("planted.{number}")), "").unwrap();
+        }
+        let mut output = Output::newest(dir.path(), "t.stdout".to_owned(), KEPT).unwrap();
+        output.write(b"line\n").unwrap();
+        assert_eq!(std::fs::read(dir.path().join("t.stdout.0")).unwrap(), b"line\n");
+    }
 }

@@ -65,8 +65,10 @@ fn own() -> OwnNamespaces {
         proc: Some(Proc {
             read_only: ["bus", "sys", "sysrq-trigger", "no/such/file"].map(PathBuf::from).into(),
             masked: ["kcore", "driver", "keys", "timer_list", "no-such-file"].map(PathBuf::from).into(),
+            settings: Vec::new(),
         }),
         message_queues: MessageQueues::Mounted,
+        cgroups: ShownCgroups::None,
         hostname: Some("web-1".to_owned()),
         first: FirstProcess::Task,
     }

@@ -32,7 +32,7 @@ impl Env {
     }
 
     fn socket(&self) -> ApiSocket<'_> {
-        ApiSocket { task_dir: &self.task_dir, task: "t", access: SocketAccess::Owner(None) }
+        ApiSocket { task_dir: &self.task_dir, task: "t", access: FileAccess::Owner(None) }
     }
 
     fn secrets(&self) -> PathBuf {
@@ -68,11 +68,11 @@ fn only_its_owner_can_connect_however_long_its_path_is() {
 #[test]
 fn every_user_who_reaches_the_directory_of_an_image_can_connect() {
     let env = Env::below("state");
-    let socket = ApiSocket { access: SocketAccess::Anybody, ..env.socket() };
+    let socket = ApiSocket { access: FileAccess::Anybody, ..env.socket() };
     let _open = socket.bind().unwrap();
     assert_eq!(fs::metadata(env.secrets().join(SOCKET)).unwrap().permissions().mode() & 0o777, 0o666);
     if rustix::process::geteuid().is_root() {
-        let socket = ApiSocket { access: SocketAccess::Owner(Some((65534, 65534))), ..env.socket() };
+        let socket = ApiSocket { access: FileAccess::Owner(Some((65534, 65534))), ..env.socket() };
         let _open = socket.bind().unwrap();
         let about = fs::metadata(env.secrets().join(SOCKET)).unwrap();
         assert_eq!((about.uid(), about.gid(), about.mode() & 0o777), (65534, 65534, 0o600));

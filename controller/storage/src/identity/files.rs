@@ -10,15 +10,14 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use herdlet_api_types::{job::Identity, manifest::defaults::DEFAULT_IDENTITY};
 use herdlet_base::{
     observation::Observation,
-    privileges::{Ownership, Privileges},
-    safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
+    safe_fs::{Dir, FsError, Outlives},
     token_path::{file_name, path_of},
 };
 
 use sha2::{Digest as _, Sha256};
 
 use super::{IdentityError, Signer, Token};
-use crate::task_dir::TaskDir;
+use crate::{file_access::FileAccess, task_dir::TaskDir};
 
 /// The tokens of one task.
 #[derive(Debug)]
@@ -27,9 +26,8 @@ pub struct TaskTokens<'a> {
     pub task_dir: &'a TaskDir,
     /// The task's name, for messages.
     pub task: &'a str,
-    /// User and group of the task; the agent's if absent.
-    pub owner: Option<(u32, u32)>,
-    pub privileges: Privileges,
+    /// Who may read them.
+    pub access: FileAccess,
 }
 
 /// A token for a task.
@@ -77,11 +75,11 @@ impl TaskTokens<'_> {
         for wanted in wanted.iter().filter(|token| token.is_stored()) {
             let missing = || IdentityError::NoDir { task: self.task.to_owned() };
             let spot = self.spot(&wanted.identity, Missing::Made)?.ok_or_else(missing)?;
-            if self.is_fresh(&spot, wanted)? {
+            if self.is_fresh(&spot, wanted)? && self.is_granted(&spot, wanted)? {
                 continue;
             }
             let token = self.make(wanted)?;
-            let rights = if wanted.identity.file { self.rights(0o600) } else { PRIVATE };
+            let rights = self.access(wanted).rights(0o600);
             spot.dir
                 .write_file(&spot.name, token.reveal().as_bytes(), rights, Outlives::Processes)
                 .map_err(|source| self.file_error(source))?;
@@ -117,7 +115,7 @@ impl TaskTokens<'_> {
         Ok(text.map(|text| Token(text.into())))
     }
 
-    /// Whether all token files exist, are signed by us or the servers, readable only by their owner, not expired (at
+    /// Whether all token files exist, are signed by us or the servers, readable only by those who may read them, not expired (at
     /// the time the wanted claims are issued), and have the wanted claims.
     ///
     /// # Errors
@@ -167,7 +165,7 @@ impl TaskTokens<'_> {
 
     /// Whether the token in its place is as wanted and not due.
     fn is_fresh(&self, spot: &Spot, wanted: &WantedToken) -> Result<bool, IdentityError> {
-        if !matches!(self.see(spot, wanted)?, Observation::Present) || !self.is_owned(spot, wanted)? {
+        if !matches!(self.see(spot, wanted)?, Observation::Present) {
             return Ok(false);
         }
         if wanted.given.is_some() {
@@ -181,12 +179,15 @@ impl TaskTokens<'_> {
         Ok(!is_early && renew_in(&claims, now).is_none_or(|left| !left.is_zero()))
     }
 
-    /// Whether the file belongs to whom it would be given to now.
-    fn is_owned(&self, spot: &Spot, wanted: &WantedToken) -> Result<bool, IdentityError> {
-        let rights = if wanted.identity.file { self.rights(0o600) } else { PRIVATE };
-        let Rights::Exact { owner: Some(owner), .. } = rights else { return Ok(true) };
+    /// Whether those who get the token now can read the file.
+    fn is_granted(&self, spot: &Spot, wanted: &WantedToken) -> Result<bool, IdentityError> {
         let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
-        Ok(stat.is_some_and(|stat| (stat.st_uid, stat.st_gid) == owner))
+        Ok(stat.is_some_and(|stat| self.access(wanted).is_granted_by(&stat)))
+    }
+
+    /// Who may read a token: a token that the task gets only as a variable is stored for us.
+    fn access(&self, wanted: &WantedToken) -> FileAccess {
+        if wanted.identity.file { self.access } else { FileAccess::Owner(None) }
     }
 
     fn make(&self, wanted: &WantedToken) -> Result<Token, IdentityError> {
@@ -210,7 +211,7 @@ impl TaskTokens<'_> {
             },
         };
         let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
-        if stat.is_some_and(|stat| stat.st_mode & 0o077 != 0) {
+        if stat.is_some_and(|stat| self.access(token).is_exceeded_by(&stat)) {
             return seen("is readable by others");
         }
         if lasting(&claims) != lasting(&token.claims) {
@@ -274,25 +275,16 @@ impl TaskTokens<'_> {
                 (Some(found), _) => found,
                 (None, Missing::Left) => return Ok(None),
                 (None, Missing::Made) => {
-                    dir.make(step, self.rights(0o755)).map_err(|source| self.file_error(source))?
+                    dir.make(step, self.access.rights(0o755)).map_err(|source| self.file_error(source))?
                 }
             };
             if missing == Missing::Made {
-                dir.check_entry(&inner, self.owner.map(FileOwner::from).as_ref())
+                dir.check_entry(&inner, self.access.owner().as_ref())
                     .map_err(|source| self.file_error(source))?;
             }
             dir = inner;
         }
         Ok(Some(Spot { dir, name: name.to_owned() }))
-    }
-
-    /// Only the task's user may read a token: if the file can't be given to that user, it stays ours.
-    fn rights(&self, mode: u32) -> Rights {
-        let owner = match self.privileges.ownership {
-            Ownership::Anybody => self.owner,
-            Ownership::OwnOnly => None,
-        };
-        Rights::Exact { mode, owner }
     }
 
     fn file_error(&self, source: FsError) -> IdentityError {
@@ -357,9 +349,6 @@ fn renew_in(claims: &serde_json::Value, now: i64) -> Option<Duration> {
 
 /// How far clocks may be set back without effect.
 const CLOCK_SECONDS: i64 = 60;
-
-/// Only we read it.
-const PRIVATE: Rights = Rights::Exact { mode: 0o600, owner: None };
 
 /// Larger than any token, and far below the size of `secrets`.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;

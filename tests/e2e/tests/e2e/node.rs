@@ -34,6 +34,11 @@ impl NodeTest {
 
     /// Starts them with additional lines in the agent's config.
     pub(crate) fn start_with(config: &str) -> Self {
+        Self::start_at("127.0.0.1", config)
+    }
+
+    /// Starts it with its API at this address of the test's network.
+    pub(crate) fn start_at(address: &str, config: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
@@ -50,7 +55,7 @@ impl NodeTest {
         let [port] = ports::free();
         let setup = Setup::default()
             .config(format!(
-                "cluster: {{http_addr: 127.0.0.1, http_port: {port}, network_interface: lo}}\n{config}"
+                "cluster: {{http_addr: {address}, http_port: {port}, network_interface: lo}}\n{config}"
             ))
             .argument(format!("--servers={servers}"))
             .argument("--raw-exec=true")

@@ -218,6 +218,23 @@ fn followed_log_shows_partial_lines_and_a_lost_agent() {
     agent.finish();
 }
 
+/// One task's names in the directory of logs denied `herdlet logs` of all jobs.
+#[test]
+fn a_directory_full_of_planted_names_hides_no_log() {
+    let mut agent = Agent::start();
+    let plants = "cd \"$NOMAD_ALLOC_DIR/logs\"; n=0; while [ $n -le 10001 ]; do : > planted.$n; n=$((n+1)); done; echo full; exec sleep 100000";
+    let tasks = [shell("web", "echo one; exec sleep 100000", ""), shell("other", plants, "")];
+    agent.apply_and_wait(&job("two", "service", "", &tasks));
+    let alloc = agent.alloc("two.g[0]").unwrap().id();
+    agent.until_logged(&alloc, "other", "stdout", |log| log == "full\n");
+    for arguments in [&["logs", "two", "--task", "web"][..], &["logs", "two"], &["logs"]] {
+        let output = agent.cli(arguments).success();
+        assert!(output.stdout.contains("one"), "{arguments:?}: {output:?}");
+        assert!(output.stderr.contains("are not in the order of their last writes"), "{output:?}");
+    }
+    agent.finish();
+}
+
 // Regression: readers and the next supervisor took the file for the newest part of the log, and the
 // supervisor removed all others.
 #[test]

@@ -238,8 +238,16 @@ fn a_prestop_hook_that_fails_says_why() {
         job(name, "service", "", &[sleeper("t", &prestop)])
     };
     for (name, script, expected) in [
-        ("fails", "echo draining; echo cannot drain >&2; exit 3", "it ended with code 3: cannot drain"),
-        ("hangs", "echo draining; exec sleep 100000", "prestop: complete the command within 1s: timed out"),
+        (
+            "fails",
+            "echo draining; echo cannot drain >&2; echo no host >&2; exit 3",
+            "it ended with code 3: cannot drain; no host",
+        ),
+        (
+            "hangs",
+            "echo draining; exec sleep 100000",
+            "prestop: complete the command within 1s: timed out; it wrote: draining",
+        ),
     ] {
         agent.apply_and_wait(&hook(name, script));
         agent.cli(&["stop", name, "--wait"]).success();

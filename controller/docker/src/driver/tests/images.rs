@@ -407,7 +407,15 @@ async fn make_image(client: &Docker, name: &str) -> String {
         .tag(tag)
         .changes(&format!("LABEL name={name}"))
         .build();
-    client.commit_container(options, ContainerConfig::default()).await.unwrap();
+    // Podman's commit fails beside others with "layer not known".
+    let busy =
+        |error: &bollard::errors::Error| crate::failure::meaning(error) == crate::failure::Meaning::Failed;
+    let mut tries = 0;
+    while let Err(error) = client.commit_container(options.clone(), ContainerConfig::default()).await {
+        tries += 1;
+        assert!(busy(&error) && tries < 20, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let remove = RemoveContainerOptionsBuilder::new().force(true).build();
     client.remove_container(&made, Some(remove)).await.unwrap();
     crate::images::local(client, name).await.unwrap().unwrap().id

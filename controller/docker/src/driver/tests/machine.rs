@@ -36,6 +36,10 @@ pub(super) enum Link {
     Down,
     /// Inspections of containers fail.
     FailsInspect,
+    /// The first two containers are not created.
+    FailsCreate,
+    /// The first two containers do not start, because an earlier one has left something.
+    FailsStart,
     /// Terminals get no size.
     FailsResize,
     /// Sizes of terminals are accepted, and lost.
@@ -217,12 +221,18 @@ async fn forward(
     let is_pull = path.ends_with("/images/create");
     const FULL: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"errorDetail\": {\"message\": \"write /layer: no space left on device\"}}\n";
     const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    const LEFT: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 37\r\n\r\n{\"message\": \"task x: already exists\"}";
+    let is_early = failed.load(Ordering::SeqCst) < 2;
     let answer = match *link.borrow() {
+        Link::FailsCreate if is_early && path.ends_with("/containers/create") => Some(FAILED),
+        Link::FailsStart if is_early && path.ends_with("/start") => Some(LEFT),
         Link::FailsInspect if is_inspection => Some(FAILED),
         Link::FailsResize if path.ends_with("/resize") => Some(FAILED),
         Link::LosesResize if path.ends_with("/resize") => Some(DONE),
         Link::FullDisk if is_pull => Some(FULL),
         Link::FailsInspect
+        | Link::FailsCreate
+        | Link::FailsStart
         | Link::FailsResize
         | Link::LosesResize
         | Link::Works

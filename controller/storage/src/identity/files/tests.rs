@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use herdlet_api_types::{Duration, UnixNanos, job::ChangeMode};
-use herdlet_base::observation::Class;
+use herdlet_base::{observation::Class, privileges::Privileges};
 
 use super::*;
 use crate::identity::SigningAlgorithm;
@@ -57,13 +57,7 @@ fn world() -> World {
 }
 
 fn tokens(world: &World) -> TaskTokens<'_> {
-    TaskTokens {
-        signer: &world.signer,
-        task_dir: &world.dir,
-        task: "httpd",
-        owner: None,
-        privileges: Privileges::none(),
-    }
+    TaskTokens { signer: &world.signer, task_dir: &world.dir, task: "httpd", access: FileAccess::Owner(None) }
 }
 
 #[test]
@@ -282,4 +276,24 @@ fn the_environment_gets_tokens_under_nomads_names() {
     let names: Vec<_> = env.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["NOMAD_TOKEN", "NOMAD_TOKEN_api"]);
     assert_eq!(world.signer.verify(env[1].1.reveal()).unwrap()["sub"], "global:default:web:g:httpd:api");
+}
+
+/// A container whose user is one of its image could not read its token.
+#[test]
+fn an_unknown_user_of_an_image_can_read_a_token() {
+    let world = world();
+    let closed = tokens(&world);
+    let open = TaskTokens { access: FileAccess::Anybody, ..tokens(&world) };
+    let specs = token_specs(&[identity("default", &[], None)], NOW);
+    let file = world.path.join("secrets/nomad_token");
+    let mode = || file.metadata().unwrap().mode() & 0o777;
+    closed.up(&specs).unwrap();
+    assert_eq!(mode(), 0o600);
+    // The file of an older release stays until the next renewal or start.
+    assert_eq!(open.inspect(&specs).unwrap(), Observation::Present);
+    open.up(&specs).unwrap();
+    assert_eq!((mode(), open.inspect(&specs).unwrap()), (0o644, Observation::Present));
+    assert!(matches!(closed.inspect(&specs).unwrap(), Observation::Foreign { .. }));
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(matches!(open.inspect(&specs).unwrap(), Observation::Foreign { .. }));
 }

@@ -97,6 +97,10 @@ fn images_and_digests_are_shown(engine: Engine<'_>) {
     agent.apply_and_wait(&job("shown", "service", "", &[sleeping("t", "")]));
     let images = agent.cli(&["images"]).success().stdout;
     assert!(images.contains("herdlet-test/busybox:1") && images.contains("shown"), "{images}");
+    let json: Value = serde_json::from_str(&agent.cli(&["images", "-o", "json"]).success().stdout).unwrap();
+    let names: Vec<&Value> = json["images"].as_array().unwrap().iter().map(|image| &image["name"]).collect();
+    assert!(names.iter().any(|name| name.as_str().unwrap().contains("herdlet-test/busybox:1")), "{json}");
+    assert!(agent.cli(&["images", "-o", "yaml"]).success().stdout.contains("herdlet-test/busybox:1"));
     let listed = engine.request("GET", "/images/herdlet-test/busybox:1/json", &Value::Null).json();
     let id = listed["Id"].as_str().unwrap().trim_start_matches("sha256:").to_owned();
     let described = agent.cli(&["describe", "shown"]).success().stdout;

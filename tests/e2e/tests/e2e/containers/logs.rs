@@ -124,6 +124,7 @@ fn a_log_type_without_logs_is_named(engine: Engine<'_>) {
     let described = agent.cli(&["describe", "silent"]).success().stdout;
     assert!(described.contains("it has no logs here: its log driver is none"), "{described}");
     assert!(!text.contains("hidden"), "{text}");
+    assert!(output.stderr.contains("has no logs here: its log type is none"), "{output:?}");
     finish(&engine, agent);
 }
 

@@ -14,9 +14,9 @@ use crate::common::{job, patient};
 
 on_both_engines!(
     the_example_serves_on_two_ports,
-    the_health_of_an_image_is_shown,
     a_published_port_answers_on_the_machine_and_in_the_container,
     secrets_are_seen_in_memory_and_nowhere_else,
+    files_of_a_task_are_readable_for_the_user_of_its_container,
     a_change_of_env_replaces_the_container,
     every_task_ends_with_its_code_or_signal,
     containers_and_raw_processes_share_a_group,
@@ -47,11 +47,13 @@ fn configured(engine: &Engine<'_>, name: &str, config: &Value) -> String {
     format!("{repository}:1")
 }
 
-fn the_health_of_an_image_is_shown(engine: Engine<'_>) {
-    // Podman 4.3 ignores the body of a commit, and starts health checks by systemd.
-    if engine.kind == Kind::Podman {
-        return;
-    }
+/// Only with Docker: Podman 4.3 ignores the body of a commit, and starts health checks by systemd.
+#[test]
+fn the_health_of_an_image_is_shown() {
+    super::on_shared(Kind::Docker, health_of_an_image);
+}
+
+fn health_of_an_image(engine: Engine<'_>) {
     let check =
         json!({ "Test": ["CMD-SHELL", "test -e /tmp/fine"], "Interval": 1_000_000_000, "Retries": 1 });
     let image = configured(&engine, "health", &json!({ "Healthcheck": check, "Cmd": ["sleep", "100000"] }));
@@ -90,6 +92,25 @@ fn secrets_are_seen_in_memory_and_nowhere_else(engine: Engine<'_>) {
         fs::read_to_string(agent.home.state().join("alloc").join(&alloc).join("t/secrets/nomad_api.jwt"))
             .unwrap();
     assert!(!engine.container(&alloc, "t").to_string().contains(&token));
+    finish(&engine, agent);
+}
+
+/// Files of the agent belonged to root with mode 0600, also where the container runs as another user.
+fn files_of_a_task_are_readable_for_the_user_of_its_container(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let script = "cat /secrets/nomad_api.jwt >/dev/null && echo read; exec sleep 100000";
+    let task = |name: &str, user: &str| {
+        let more = format!(
+            "user: \"{user}\"\nidentities: [{{name: api, aud: [example.test], ttl: 1h, file: true}}]"
+        );
+        container(name, script, "", &more)
+    };
+    let tasks = [task("number", "1000:1000"), task("name", "nobody"), task("root", "0")];
+    agent.apply_and_wait(&job("readable", "service", "", &tasks));
+    let alloc = agent.alloc("readable.g[0]").unwrap().id();
+    for task in ["number", "name", "root"] {
+        agent.until_logged(&alloc, task, "stdout", |log| log == "read\n");
+    }
     finish(&engine, agent);
 }
 

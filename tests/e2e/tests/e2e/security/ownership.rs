@@ -195,6 +195,36 @@ fn changeable_config_or_token_is_refused() {
     agent.terminate();
 }
 
+/// Files of Vault and of registries were used without a check, and `doctor` did not mention them.
+#[test]
+fn doctor_reports_changeable_files_of_vault_and_registries() {
+    if !is_root() {
+        return;
+    }
+    let agent = prepared(&[]);
+    let authority = agent.home.write("vault.pem", "");
+    let credentials = agent.home.write("docker.json", "{}");
+    let config = agent.home.write(
+        "agent.yaml",
+        &format!(
+            "vault: {{default: {{enabled: true, address: \"https://127.0.0.1:1\", ca_file: {}}}}}\ndrivers: {{docker: {{auth: {{config: {}}}}}}}\n",
+            authority.display(),
+            credentials.display()
+        ),
+    );
+    let doctor = || agent.cli(&["doctor", "--config", &config.display().to_string()]);
+    let reports = |path: &Path| {
+        let output = doctor();
+        let text = format!("{}{}", output.stdout, output.stderr);
+        text.lines().any(|line| line.contains("failed to") && line.contains(&path.display().to_string()))
+    };
+    for path in [&authority, &credentials] {
+        assert!(!reports(path));
+        give_away(path);
+        assert!(reports(path), "{:?}", doctor());
+    }
+}
+
 #[test]
 fn writers_of_manifests_or_volumes_are_reported() {
     if !is_root() {

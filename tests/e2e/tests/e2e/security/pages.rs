@@ -44,6 +44,17 @@ fn request_with_body(port: u16, request: &str, lines: &[&str]) -> (u16, String) 
 /// Regression: without ACLs in the cluster, a page in a browser could execute commands as root, and read and
 /// change everything under a name that resolved to the agent.
 #[test]
+fn a_node_without_acls_that_others_reach_warns_at_its_start() {
+    if !is_root() {
+        return;
+    }
+    let ground = NodeTest::start_at("0.0.0.0", "");
+    let warns = || ground.agent.log().contains("can run commands as the agent's user");
+    wait::until_true("a warning about the node's API", warns);
+    ground.finish();
+}
+
+#[test]
 fn foreign_page_gets_nothing_from_a_node_without_acls() {
     if !is_root() {
         return;
