@@ -81,7 +81,7 @@ fn measure_beside(chain: &Chain) -> [f64; 4] {
         .map(|index| {
             let (owner, ports) = (owner(index), ports(index));
             let request = NetworkRequest { owner: &owner, ports: &ports };
-            let up = timed(|| drop(networks.up(&request).expect("a network")));
+            let up = timed(|| _ = networks.up(&request).expect("a network"));
             let down = timed(|| networks.down(&owner).expect("no network"));
             let made = Instant::now();
             let namespace = Namespace::new().expect("a network namespace");

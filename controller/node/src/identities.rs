@@ -86,7 +86,15 @@ fn not_derived(error: &CallError) -> Refusal {
                   default_identity in the block vault of their config, or add the identity to the job"
                 .to_owned(),
         },
-        error => retry(format!("have a token of Vault derived: {error}")),
+        error @ (CallError::Server(_)
+        | CallError::NoServers
+        | CallError::Unreachable(_)
+        | CallError::NotSent(_)
+        | CallError::NoRoom(_)
+        | CallError::Lost(_)
+        | CallError::Late(_)
+        | CallError::Message(_)
+        | CallError::Sequence { .. }) => retry(format!("have a token of Vault derived: {error}")),
     }
 }
 

@@ -11,9 +11,7 @@ mod rights;
 use std::{sync::Arc, time::Duration};
 
 use herdlet_api_types::job::VaultAccess;
-use herdlet_base::{
-    observation::{Class, Observation},
-};
+use herdlet_base::observation::{Class, Observation};
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -34,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::login::Failure;
 pub use self::{revocation::revoke_all, rights::rights};
 use super::{
-    file_access, places,
+    file_access,
     reading::{on_files, span as length},
 };
 use crate::{

@@ -130,10 +130,19 @@ impl Cleanup {
     }
 }
 
+/// On the thread of this module, or instead of it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing waits for this thread but callers that want its work done"
+)]
+fn pause(duration: Duration) {
+    thread::sleep(duration);
+}
+
 impl Shared {
     fn run(&self) {
         loop {
-            thread::sleep(GATHERING);
+            pause(GATHERING);
             let mut work = self.lock();
             let (mapped, removed) = (mem::take(&mut work.mapped), work.removed.clone());
             if mapped.is_empty() && removed.is_empty() {
@@ -206,6 +215,6 @@ fn remove_links(removed: &BTreeMap<String, RemovedNetwork>) -> Result<(), Networ
             let removed = left.iter().filter_map(|found| InterfaceName::new(&found.name).ok());
             return removed.into_iter().try_for_each(|name| Ok(link::delete(&mut socket, &name)?));
         }
-        thread::sleep(INTERFACE_PERIOD);
+        pause(INTERFACE_PERIOD);
     }
 }

@@ -27,6 +27,8 @@ impl Translate for Other {
             user: None,
             umask: None,
             open_files: None,
+            limits: Vec::new(),
+            call_filters: Vec::new(),
             oom_score_adj: None,
             new_privileges: NewPrivileges::Allowed,
             cgroup: None,
