@@ -219,7 +219,7 @@ fn unknown_network_and_failing_plugin_are_explained_and_waited_for() {
     let expected =
         format!("IgnoreUnknown=true;NOMAD_ALLOC_ID={};NOMAD_GROUP_NAME=g;NOMAD_JOB_ID=web;", alloc.id());
     assert!(args.contains(&expected), "{args}");
-    agent.until_printed(&["get", "events", "web"], |text| text.contains("ports are only numbers"));
+    agent.until_printed(&["describe", "web.g[0]"], |text| text.contains("ports are only numbers"));
     agent.cli(&["delete", "web", "--wait"]).success();
     wait::until_true("nothing is left", || nothing_left(&agent));
     agent.finish();

@@ -183,6 +183,9 @@ fn web(version: &str) -> String {
 }
 
 fn write(agent: &Agent, name: &str, text: &str) {
+    if let Some((dir, _)) = name.rsplit_once('/') {
+        fs::create_dir_all(agent.home.path().join(dir)).unwrap();
+    }
     agent.home.write(name, text);
 }
 
