@@ -350,6 +350,7 @@ fn a_token_of_vault_that_servers_derive_is_unwrapped_and_renewed() {
     let mut job = service("derived", 1);
     job["TaskGroups"][0]["Tasks"][0]["Vault"] =
         json!({ "Policies": ["db"], "Env": true, "ChangeMode": "noop" });
+    job["TaskGroups"][0]["Tasks"][0]["Config"] = json!({ "command": "/bin/sleep", "args": ["100000"] });
     let alloc = ground.alloc(&ground.submit(&job));
     ground.reaches(&alloc.id, &ClientStatus::Running);
     let file = format!("alloc/{}/t/secrets/vault_token", alloc.id);
