@@ -1,5 +1,7 @@
 //! Deployments: listing, summarizing, promoting and failing them.
 
+mod find;
+
 use clap::{Args, Subcommand};
 use herdlet_api_types::{
     DeploymentId, JobKey, UnixNanos,
@@ -11,16 +13,16 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Client, Pause},
+    client::Pause,
     failure::Failure,
     output::Output,
-    selection::{job_named, plain_name},
     show::{self, styled},
     style,
     table::{Heading, Table},
     wait::{Accepted, Goal, WaitFlags, WaitTarget},
 };
-use crate::missing::Missing;
+pub(super) use find::of;
+use find::{all_deployments, find_all};
 
 /// Arguments of `herdlet promote`.
 #[derive(Debug, Clone, Args)]
@@ -265,72 +267,6 @@ fn with_end(failure: Failure, deployment: &Deployment) -> Failure {
     failure.hint(format!("the deployment of {job} has ended: {status}"))
 }
 
-/// The deployments of all targets, each once. All targets are checked before anything changes.
-async fn find_all(client: &Client, targets: &[String]) -> Result<Vec<Deployment>, Failure> {
-    each_once(&client.jobs().await?, targets)
-}
-
-fn each_once(jobs: &[JobView], targets: &[String]) -> Result<Vec<Deployment>, Failure> {
-    let mut found: Vec<Deployment> = Vec::new();
-    for target in targets {
-        let one = find(jobs, target)?;
-        if !found.iter().any(|known| known.id == one.id) {
-            found.push(one);
-        }
-    }
-    Ok(found)
-}
-
-/// The newest deployment of a job, or a deployment by a prefix of its id.
-fn find(jobs: &[JobView], target: &str) -> Result<Deployment, Failure> {
-    let target = plain_name(target, jobs);
-    if let Some(job) = job_named(jobs, target) {
-        let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
-        return newest.ok_or_else(|| {
-            Failure::new(format!("job {target} has no deployment"))
-                .hint("one is created for each new version of a service job with `update`")
-        });
-    }
-    let mut found: Vec<&Deployment> =
-        all_deployments(jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
-    match (found.len(), found.pop()) {
-        (1, Some(one)) => Ok(one.clone()),
-        (0, _) | (_, None) => Err(unknown(target)),
-        (several, _) => Err(Failure::new(format!("{several} deployment ids begin with {target:?}"))),
-    }
-}
-
-/// The deployments of these jobs, newest first within each job.
-fn all_deployments(jobs: &[JobView]) -> Vec<&Deployment> {
-    jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
-}
-
-/// Deployments by job name or id prefix; all if there are no targets.
-pub(super) fn of<'j>(
-    jobs: &'j [JobView],
-    targets: &[String],
-    missing: Missing,
-) -> Result<Vec<&'j Deployment>, Failure> {
-    let mut found = all_deployments(jobs);
-    // A job's name may also be a prefix of an id, and a job may have no deployment.
-    let is_meant = |one: &Deployment, target: &str| match job_named(jobs, target) {
-        Some(view) => one.job_key == view.key,
-        None => one.id.to_string().starts_with(target),
-    };
-    let is_there =
-        |target: &str| job_named(jobs, target).is_some() || found.iter().any(|one| is_meant(one, target));
-    if let Some(target) = missing.among(targets, is_there) {
-        return Err(unknown(target));
-    }
-    found.retain(|one| targets.is_empty() || targets.iter().any(|target| is_meant(one, target)));
-    Ok(found)
-}
-
-fn unknown(target: &str) -> Failure {
-    Failure::new(format!("there is no job or deployment {target:?}"))
-        .hint("list them: herdlet get deployments")
-}
-
 /// The headings of [`row`].
 pub(super) const COLUMNS: [&str; 6] = ["ID", "JOB", "VERSION", "STATUS", "HEALTHY", "DESCRIPTION"];
 
@@ -393,7 +329,8 @@ mod tests {
 
     use herdlet_api_types::Duration;
 
-    use super::*;
+    use super::{find::each_once, *};
+    use crate::missing::Missing;
     use herdlet_manifest::fixture::{THEN, job, job_view};
 
     #[test]

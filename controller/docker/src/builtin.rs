@@ -52,7 +52,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::{
     calls::CallFilters,
     dirs::{ContainerDirs, ContainerRecord},
-    shared::Shared,
+    shared::BuiltinState,
     tasks::ContainerTasks,
 };
 use crate::{create::Compute, policy::Policy};
@@ -77,7 +77,7 @@ pub struct ContainerSetup {
 #[derive(Debug)]
 pub(crate) struct Builtin {
     pub(crate) engine: Engine,
-    shared: Arc<Shared>,
+    shared: Arc<BuiltinState>,
     _tasks: DropGuard,
 }
 
@@ -97,7 +97,7 @@ impl Builtin {
         let Opening { policy, compute, instance, info, dir } = opening;
         let ContainerSetup { setup, roots, images } = isolated;
         let store = Store::open(&images).map_err(std::io::Error::other)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BuiltinState {
             policy,
             compute,
             instance,
@@ -203,7 +203,7 @@ impl Builtin {
 }
 
 /// The images of the store, each with the tasks that use it.
-fn views(shared: &Shared, driver: &str) -> DriverResult<Vec<ImageView>> {
+fn views(shared: &BuiltinState, driver: &str) -> DriverResult<Vec<ImageView>> {
     let failed = |error: String| DriverError::retry(format!("list the images: {error}"));
     let mut users: BTreeMap<String, Vec<ImageUse>> = BTreeMap::new();
     for id in shared.dirs.list().map_err(|error| failed(error.to_string()))? {
@@ -233,7 +233,7 @@ fn views(shared: &Shared, driver: &str) -> DriverResult<Vec<ImageView>> {
 }
 
 /// Removes unused images some time after a container was removed.
-async fn collect(shared: Arc<Shared>) {
+async fn collect(shared: Arc<BuiltinState>) {
     let Some(delay) = shared.policy.image_delay else { return };
     loop {
         shared.removed.notified().await;
@@ -250,7 +250,7 @@ async fn collect(shared: Arc<Shared>) {
     }
 }
 
-fn prune(shared: &Shared, unused_for: Duration) -> DriverResult<RemovalReport> {
+fn prune(shared: &BuiltinState, unused_for: Duration) -> DriverResult<RemovalReport> {
     let claims: Claims = shared.claims()?;
     let disk = rustix::fs::statvfs(shared.store.dir());
     let disk = disk.map_err(|errno| DriverError::retry(format!("measure the disk of images: {errno}")))?;

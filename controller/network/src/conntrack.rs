@@ -77,7 +77,7 @@ pub(crate) fn forget(socket: &mut Socket, targets: &BTreeSet<IpAddr>) -> Result<
         (0, _) | (_, None) => Ok(()),
         // The kernel selects them.
         (1, Some(target)) => forget_if(socket, *target, |_| true),
-        _ => forget_those(socket, Wanted::default(), |found| {
+        _ => forget_those(socket, ListFilter::default(), |found| {
             let leads_there = || {
                 let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
                 let ip = [SOURCE4, SOURCE6]
@@ -118,7 +118,7 @@ fn forget_if(
         let addresses = message::find(reply, TUPLE_IP)?;
         Some(message::find(addresses, kind)? == bytes && is_meant(reply) && !has_ended(found))
     };
-    forget_those(socket, Wanted { family, attributes }, |found| leads_there(found) == Some(true))
+    forget_those(socket, ListFilter { family, attributes }, |found| leads_there(found) == Some(true))
 }
 
 /// Forgets the connections by UDP to these ports of the machine that are not translated: they began while nothing was mapped
@@ -144,7 +144,7 @@ pub(crate) fn forget_untranslated(
     };
     let has_v6 = ports.iter().any(|(ip, _)| ip.is_none_or(|ip| ip.is_ipv6()));
     for family in std::iter::once(INET).chain(has_v6.then_some(INET6)) {
-        let wanted = Wanted { family, attributes: attributes() };
+        let wanted = ListFilter { family, attributes: attributes() };
         forget_those(socket, wanted, |found| is_stale(found) == Some(true))?;
     }
     Ok(())
@@ -182,7 +182,7 @@ fn tcp_state(found: &Object) -> Option<u8> {
 
 /// What the kernel lists: by default all connections. Older kernels than 5.8 list more than the attributes name.
 #[derive(Default)]
-struct Wanted {
+struct ListFilter {
     /// 0 for all.
     family: u8,
     attributes: Attributes,
@@ -191,7 +191,7 @@ struct Wanted {
 /// Forgets those connections of a list that are meant.
 fn forget_those(
     socket: &mut Socket,
-    Wanted { family, attributes }: Wanted,
+    ListFilter { family, attributes }: ListFilter,
     is_meant: impl Fn(&Object) -> bool,
 ) -> Result<(), NetlinkError> {
     let found = socket.list_if("list connections", request(GET, family, attributes), is_meant)?;

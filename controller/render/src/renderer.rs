@@ -193,7 +193,10 @@ impl Renderer {
         self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         // Before files have values: the next agent must find those that were issued.
-        let upkeep = vault.close(missing.is_empty()).await?;
+        if missing.is_empty() {
+            vault.drop_unused();
+        }
+        let upkeep = vault.close().await?;
         if !missing.is_empty() {
             let on = names(&missing, &round.unanswered);
             let outdated_since_ns = run(task, outdated_since).await?;

@@ -33,7 +33,7 @@ pub use self::kept::KeepError;
 pub(crate) use self::request::values;
 use self::{
     kept::{KeptValue, KeptValues},
-    request::{Fetched, VaultRequest},
+    request::{FetchedSecret, VaultRequest},
 };
 use crate::{sources::Reader, watches::Consumer};
 
@@ -175,16 +175,18 @@ impl VaultSession {
         Ok(Ok(Answer::Json(answer)))
     }
 
-    /// Ends a render: a complete one drops the values that it has not used. Returns what is due next.
+    /// Drops the values that a complete render has not used.
+    pub(crate) fn drop_unused(&mut self) {
+        let before = self.kept.values.len();
+        self.kept.values.retain(|key, _| self.used.contains_key(key));
+        self.is_changed |= self.kept.values.len() != before;
+    }
+
+    /// Ends a render. Returns what is due next.
     ///
     /// # Errors
     /// If the values can't be kept.
-    pub(crate) async fn close(mut self, is_complete: bool) -> Result<Upkeep, KeepError> {
-        if is_complete {
-            let before = self.kept.values.len();
-            self.kept.values.retain(|key, _| self.used.contains_key(key));
-            self.is_changed |= self.kept.values.len() != before;
-        }
+    pub(crate) async fn close(mut self) -> Result<Upkeep, KeepError> {
         let failures = if self.is_waiting { self.kept.failures.saturating_add(1) } else { 0 };
         self.is_changed |= self.kept.failures != failures;
         self.kept.failures = failures;
@@ -257,7 +259,7 @@ impl VaultSession {
 
     async fn fetch(&mut self, asking: &Asking<'_>) -> Result<KeptValue, AskFailure> {
         let request = asking.request;
-        let Fetched { answer, lease_id, terms, is_issued } = self
+        let FetchedSecret { answer, lease_id, terms, is_issued } = self
             .ask(asking, request.operation(), async |reader| {
                 request.send(&reader.client, &reader.token).await
             })

@@ -169,7 +169,8 @@ impl<R: Read> TapeReader<R> {
         let own_target = || header.link_name_bytes().map(std::borrow::Cow::into_owned);
         let target = records.target.or(target).or_else(own_target).unwrap_or_default();
         let kind = kind(header.entry_type(), &path);
-        let has_content = matches!(kind, Kind::File | Kind::Unknown);
+        // A directory of the old format is a file whose name ends with a slash.
+        let has_content = matches!(kind, Kind::File | Kind::Unknown) || header.entry_type().is_file();
         let stored = records.size.map_or_else(|| header.entry_size(), Ok)?;
         self.begin(if has_content { stored } else { 0 })?;
         if header.entry_type().is_gnu_sparse() {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use herdlet_api_types::{
-    driver::{REMAPS_USERS, runs_images},
+    driver::{REMAPS_USERS, machine_user, runs_images},
     job::Task,
 };
 use herdlet_base::{observation::Class, privileges::Ownership, user};
 use herdlet_driver::Entry;
 use herdlet_storage::file_access::FileAccess;
 
-use super::{Context, Refusal, places};
+use super::{Context, Refusal};
 
 /// How long a file waits for an engine that has not answered since the agent's start. Usually it answers at once; until it does, its
 /// tasks can't start, and anybody in their directories may use the file.
@@ -25,7 +25,7 @@ pub async fn find(context: &Context, task: &Task) -> Result<FileAccess, Refusal>
         let user = user_of_container(context, task).await;
         return Ok(user.map_or(FileAccess::Anybody, |user| FileAccess::Owner(Some(user))));
     }
-    let user = places::machine_user(task).map(str::to_owned);
+    let user = machine_user(&task.driver, task.user.as_deref()).map(str::to_owned);
     let found = herdlet_runtime::off_thread(move || user::credentials(user.as_deref())).await;
     let found =
         found.map_err(|error| Refusal { class: Class::Retry, why: format!("find the user: {error}") })?;

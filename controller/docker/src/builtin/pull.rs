@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::shared::{Shared, load_refused};
+use super::shared::{BuiltinState, load_refused};
 use crate::{files, policy::PullFallback};
 
 /// How often a pull that lasts is an event of its task, and how often its progress is.
@@ -31,7 +31,7 @@ const REPORT_PERIOD: Duration = Duration::from_secs(1);
 
 /// Makes sure that the image of a task is in the store.
 pub(super) async fn fetch(
-    shared: &Arc<Shared>,
+    shared: &Arc<BuiltinState>,
     task: &TaskConfig,
     docker: &DockerConfig,
     cancel: &CancellationToken,
@@ -75,7 +75,7 @@ pub(super) async fn fetch(
 }
 
 /// Finds an image in the store.
-pub(super) async fn find(shared: &Arc<Shared>, image: &Reference) -> DriverResult<Option<Image>> {
+pub(super) async fn find(shared: &Arc<BuiltinState>, image: &Reference) -> DriverResult<Option<Image>> {
     let (store, name) = (shared.store.clone(), image.clone());
     let found = herdlet_runtime::off_thread(move || store.find(&name)).await;
     let found = found.map_err(|error| DriverError::retry(format!("find the image {image}: {error}")))?;
@@ -83,7 +83,7 @@ pub(super) async fn find(shared: &Arc<Shared>, image: &Reference) -> DriverResul
 }
 
 async fn pull(
-    shared: &Arc<Shared>,
+    shared: &Arc<BuiltinState>,
     id: &AttemptId,
     (docker, image): (&DockerConfig, &Reference),
     cancel: &CancellationToken,
@@ -114,7 +114,11 @@ async fn pull(
 }
 
 /// Reports the progress, as long as there is any.
-async fn report(shared: &Shared, (id, name): (&AttemptId, &str), mut progress: watch::Receiver<Progress>) {
+async fn report(
+    shared: &BuiltinState,
+    (id, name): (&AttemptId, &str),
+    mut progress: watch::Receiver<Progress>,
+) {
     let mut event_at = Instant::now() + EVENT_PERIOD;
     loop {
         let now = progress.borrow_and_update().to_string();
@@ -142,7 +146,7 @@ fn failed(error: &PullError) -> DriverError {
 
 /// The task's own credentials, otherwise those that the driver's options name.
 async fn credentials(
-    shared: &Shared,
+    shared: &BuiltinState,
     docker: &DockerConfig,
     image: &Reference,
 ) -> Result<Option<Credentials>, herdlet_images::credentials::AuthError> {
@@ -157,7 +161,7 @@ async fn credentials(
 
 /// Loads an archive in the task's directory.
 async fn load(
-    shared: &Arc<Shared>,
+    shared: &Arc<BuiltinState>,
     task: &TaskConfig,
     (archive, image): (&str, &Reference),
     cancel: &CancellationToken,

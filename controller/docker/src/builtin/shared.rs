@@ -24,7 +24,7 @@ use crate::{
 
 /// The engine's state. All of it is found again by the next agent.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct BuiltinState {
     pub(super) policy: Policy,
     pub(super) compute: Compute,
     /// The id of the agent's instance.
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) removed: Notify,
 }
 
-impl Shared {
+impl BuiltinState {
     /// Reads a task's config, and refuses what can't be done.
     pub(super) fn read(&self, task: &TaskConfig) -> DriverResult<(ContainerConfig, Request)> {
         let config = config::read(DOCKER, &task.config)?;

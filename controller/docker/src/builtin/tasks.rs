@@ -30,8 +30,8 @@ use super::{
     process,
     program::{self, Lookup},
     root::{self, Parts},
-    shared::Shared,
-    users::{self, ImageUser, Wanted},
+    shared::BuiltinState,
+    users::{self, ImageUser, UserRequest},
 };
 use crate::{config::ContainerConfig, pins};
 
@@ -40,7 +40,7 @@ const HOSTNAME_LEN: usize = 12;
 
 /// Translates tasks of the driver `docker`.
 #[derive(Debug)]
-pub(super) struct ContainerTasks(pub(super) Arc<Shared>);
+pub(super) struct ContainerTasks(pub(super) Arc<BuiltinState>);
 
 /// A task, with what its image says.
 struct Container<'t> {
@@ -53,7 +53,7 @@ struct Container<'t> {
 
 impl Translate for ContainerTasks {
     fn fingerprint(&self, isolation: &Cgroups, _: Effort) -> Fingerprint {
-        let Shared { policy, roots, .. } = &*self.0;
+        let BuiltinState { policy, roots, .. } = &*self.0;
         let (health, description) = match roots.obstacle(isolation) {
             Some(obstacle) => (
                 Health::Undetected,
@@ -186,12 +186,12 @@ impl Container<'_> {
     /// How words are executed in the container, without its namespaces. `place`: its root, the words, its host name.
     fn invocation(
         &self,
-        shared: &Shared,
+        shared: &BuiltinState,
         (root, words, hostname): (BorrowedFd<'_>, &[String], &str),
     ) -> DriverResult<(Invocation, ImageUser)> {
         let Self { body, host, record, .. } = self;
         let more_groups = host.group_add.iter().flatten().map(String::as_str).collect();
-        let wanted = Wanted { user: body.user.as_deref().unwrap_or(&record.user), more_groups };
+        let wanted = UserRequest { user: body.user.as_deref().unwrap_or(&record.user), more_groups };
         let user = users::find(root, &wanted).map_err(DriverError::fatal)?;
         let environment = process::environment(body, record, (&user, hostname));
         let search_path = environment.iter().find(|(name, _)| name == "PATH");

@@ -32,7 +32,7 @@ pub(super) struct ImageUser {
 }
 
 /// Who is asked for.
-pub(super) struct Wanted<'w> {
+pub(super) struct UserRequest<'w> {
     /// `USER[:GROUP]`, names or numbers; root if it is empty.
     pub(super) user: &'w str,
     /// More groups, names or numbers.
@@ -58,7 +58,7 @@ struct Group<'f> {
 ///
 /// # Errors
 /// A name that the image does not have.
-pub(super) fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Result<ImageUser, String> {
+pub(super) fn find(root: BorrowedFd<'_>, wanted: &UserRequest<'_>) -> Result<ImageUser, String> {
     let (passwd, groups) = (read(root, "etc/passwd")?, read(root, "etc/group")?);
     let (user, group) = match wanted.user.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
@@ -157,7 +157,7 @@ mod tests {
 
         fn find(&self, user: &str, more: &[&str]) -> Result<(u32, u32, Vec<u32>, String), String> {
             let root = File::open(self.0.path()).unwrap();
-            let found = find(root.as_fd(), &Wanted { user, more_groups: more.to_vec() })?;
+            let found = find(root.as_fd(), &UserRequest { user, more_groups: more.to_vec() })?;
             Ok((found.uid, found.gid, found.groups, found.home))
         }
     }

@@ -47,10 +47,10 @@ pub(super) struct RemovedNetwork {
 
 /// The thread's work.
 #[derive(Debug)]
-pub(super) struct Cleanup(Arc<Shared>);
+pub(super) struct Cleanup(Arc<CleanupQueue>);
 
 #[derive(Debug)]
-struct Shared {
+struct CleanupQueue {
     pool: Arc<AddressPool>,
     work: Mutex<Work>,
     changed: Condvar,
@@ -67,7 +67,7 @@ struct Work {
 
 impl Cleanup {
     pub(super) fn new(pool: Arc<AddressPool>) -> Self {
-        Self(Arc::new(Shared { pool, work: Mutex::default(), changed: Condvar::new() }))
+        Self(Arc::new(CleanupQueue { pool, work: Mutex::default(), changed: Condvar::new() }))
     }
 
     /// Forgets connections by UDP to ports that led nowhere when they began, so that clients that send on reach the allocation.
@@ -139,7 +139,7 @@ fn pause(duration: Duration) {
     thread::sleep(duration);
 }
 
-impl Shared {
+impl CleanupQueue {
     fn run(&self) {
         loop {
             pause(GATHERING);

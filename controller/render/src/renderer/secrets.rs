@@ -74,7 +74,10 @@ impl Renderer {
             }
         }
         let is_complete = missing.is_empty();
-        let upkeep = vault.close(is_complete).await?;
+        if is_complete {
+            vault.drop_unused();
+        }
+        let upkeep = vault.close().await?;
         self.watches.keep(task.key, if is_complete { const { &BTreeMap::new() } } else { &used });
         self.servers.users_changed();
         if is_complete {

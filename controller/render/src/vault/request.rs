@@ -34,7 +34,7 @@ enum Kind {
 }
 
 /// An answer of Vault. Has no `Debug`: it is a secret.
-pub(super) struct Fetched {
+pub(super) struct FetchedSecret {
     pub answer: Value,
     pub lease_id: String,
     pub terms: LeaseTerms,
@@ -96,11 +96,18 @@ impl VaultRequest {
 
     /// # Errors
     /// Those of the client.
-    pub(super) async fn send(&self, client: &VaultClient, token: &SecretText) -> Result<Fetched, VaultError> {
+    pub(super) async fn send(
+        &self,
+        client: &VaultClient,
+        token: &SecretText,
+    ) -> Result<FetchedSecret, VaultError> {
         match self.kind {
             Kind::Read => {
                 let secret = client.read_secret(token, &self.path).await?;
-                Ok(Fetched { is_issued: !secret.lease_id.is_empty(), ..Fetched::of(secret) })
+                Ok(FetchedSecret {
+                    is_issued: !secret.lease_id.is_empty(),
+                    ..FetchedSecret::from_secret(secret)
+                })
             }
             Kind::Names => {
                 let names = match client.list(token, &self.path).await {
@@ -108,21 +115,21 @@ impl VaultRequest {
                     names => names?,
                 };
                 let terms = LeaseTerms { duration: DURATION_DEFAULT, kind: LeaseKind::Fixed };
-                Ok(Fetched { answer: json!(names), lease_id: String::new(), terms, is_issued: false })
+                Ok(FetchedSecret { answer: json!(names), lease_id: String::new(), terms, is_issued: false })
             }
             Kind::Write => match client.write(token, &self.path, self.body()).await? {
-                Some(secret) => Ok(Fetched::of(secret)),
+                Some(secret) => Ok(FetchedSecret::from_secret(secret)),
                 // Done, with nothing to show.
                 None => {
                     let terms = LeaseTerms { duration: DURATION_DEFAULT, kind: LeaseKind::Endless };
-                    Ok(Fetched { answer: Value::Null, lease_id: String::new(), terms, is_issued: true })
+                    Ok(FetchedSecret { answer: Value::Null, lease_id: String::new(), terms, is_issued: true })
                 }
             },
             Kind::Certificate => {
                 let secret = client.write(token, &self.path, self.body()).await?;
                 let certificate = secret.and_then(|secret| {
                     let answer = certificate(secret.data.reveal())?;
-                    Some(Fetched { answer, ..Fetched::of(secret) })
+                    Some(FetchedSecret { answer, ..FetchedSecret::from_secret(secret) })
                 });
                 certificate.ok_or_else(|| VaultError::Answer {
                     doing: format!("write to {}", self.path()),
@@ -137,9 +144,9 @@ impl VaultRequest {
     }
 }
 
-impl Fetched {
+impl FetchedSecret {
     /// The terms are those at the beginning: a renewal must not change an output.
-    fn of(secret: Secret) -> Self {
+    fn from_secret(secret: Secret) -> Self {
         let LeaseTerms { duration, kind } = secret.terms;
         let answer = json!({
             "LeaseID": secret.lease_id,

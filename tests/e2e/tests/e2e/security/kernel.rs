@@ -55,10 +55,10 @@ fn a_task_of_another_user_has_no_key_of_the_agents() {
 
 /// Starts the unpacking process, which waits for an archive that never comes.
 fn unpacker(dir: &std::path::Path) -> Child {
-    let order = serde_json::json!({
+    let order = serde_json::json!({ "Files": {
         "format": {"Tar": "Plain"}, "name": "x", "folder": "", "bytes_max": 1_000_000, "entries_max": 100, "user": null,
         "seconds_max": 600,
-    });
+    } });
     // Like an agent with its own oom_score_adj.
     let script = "echo 300 > /proc/$$/oom_score_adj; exec \"$0\" unpack \"$1\"";
     let child = Command::new("/bin/sh")
