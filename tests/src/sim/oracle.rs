@@ -7,7 +7,7 @@ use std::{cell::LazyCell, collections::BTreeSet, fmt, sync::Arc};
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    job::{ChangeMode, Group, Job, Periodic},
+    job::{ChangeMode, Group, Job, Periodic, TemplateChange},
     view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
@@ -309,8 +309,12 @@ impl Life {
         let renewing = self.allocs.values().filter_map(|view| view.spec.group()).any(|group| {
             let mut identities = group.tasks.iter().flat_map(|task| &task.identities);
             let mut vaults = group.tasks.iter().filter_map(|task| task.vault.as_ref());
+            // Secrets in templates are renewed too.
+            let mut secrets =
+                group.tasks.iter().filter(|task| task.vault.is_some()).flat_map(|task| &task.templates);
             identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
                 || vaults.any(|access| access.change_mode != ChangeMode::Noop)
+                || secrets.any(|template| template.on_change != TemplateChange::Noop)
         });
         self.events.extend(inspections);
         let (commits, since, mut views) = (self.commits, self.now_ns, self.job_views);
