@@ -204,7 +204,7 @@ fn all_tokens_can_be_revoked_at_once() {
     assert!(output.stdout.contains("revoked.g[0]") && !output.stdout.contains(&first), "{}", output.stdout);
     assert_eq!(bao.look_up(&first), None);
     // Also the credentials that were issued with it.
-    wait::until_true("another token", || token(&agent, &agent.members()[0]) != first);
+    wait::until_true("another token", || token(&agent, &member) != first);
     wait::until_true("other credentials", || content(&agent, "revoked", "secrets/creds") != creds);
     wait::until_true("it has restarted", || recorded(&agent, "revoked.g[0]", "t").len() == 2);
     bao.stop();
