@@ -7,7 +7,7 @@ use std::{cell::LazyCell, collections::BTreeSet, fmt, sync::Arc};
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    job::{ChangeMode, Group, Job, Periodic, TemplateChange},
+    job::{ChangeMode, Group, Job, Periodic},
     view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
@@ -314,7 +314,7 @@ impl Life {
                 group.tasks.iter().filter(|task| task.vault.is_some()).flat_map(|task| &task.templates);
             identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
                 || vaults.any(|access| access.change_mode != ChangeMode::Noop)
-                || secrets.any(|template| template.on_change != TemplateChange::Noop)
+                || secrets.next().is_some()
         });
         self.events.extend(inspections);
         let (commits, since, mut views) = (self.commits, self.now_ns, self.job_views);
