@@ -103,7 +103,7 @@ impl Mirror {
             }
             let pause = match self.synchronize(&queries).await {
                 Ok(()) => None,
-                Err(error) if is_unknown(&error) => {
+                Err(error) if error.kind() == ErrorKind::UnknownMethod => {
                     tracing::warn!(%error, "the servers do not support services (before 1.3); those of provider nomad are found on this node only");
                     Some(UNKNOWN_AGAIN)
                 }
@@ -177,10 +177,6 @@ impl Mirror {
             port: i64::from(one.port),
         })
     }
-}
-
-fn is_unknown(error: &CallError) -> bool {
-    matches!(error, CallError::Server(error) if error.kind() == ErrorKind::UnknownMethod)
 }
 
 /// Whether the entry is already gone. Servers remove the entries of ended allocations, and from 2.0 on, with ACLs, deny a later removal

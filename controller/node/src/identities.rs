@@ -79,22 +79,14 @@ impl<S: Service, D: Dial> Cluster for Servers<S, D> {
 }
 
 fn not_derived(error: &CallError) -> Refusal {
-    match error {
-        CallError::Server(server) if server.kind() == ErrorKind::UnknownMethod => Refusal {
-            class: Class::Fatal,
-            why: "get a token of Vault: the servers derive none (1.10 and later), and sign no identity for Vault; set \
-                  default_identity in the block vault of their config, or add the identity to the job"
-                .to_owned(),
-        },
-        error @ (CallError::Server(_)
-        | CallError::NoServers
-        | CallError::Unreachable(_)
-        | CallError::NotSent(_)
-        | CallError::NoRoom(_)
-        | CallError::Lost(_)
-        | CallError::Late(_)
-        | CallError::Message(_)
-        | CallError::Sequence { .. }) => retry(format!("have a token of Vault derived: {error}")),
+    if error.kind() != ErrorKind::UnknownMethod {
+        return retry(format!("have a token of Vault derived: {error}"));
+    }
+    Refusal {
+        class: Class::Fatal,
+        why: "get a token of Vault: the servers derive none (1.10 and later), and sign no identity for Vault; set \
+              default_identity in the block vault of their config, or add the identity to the job"
+            .to_owned(),
     }
 }
 

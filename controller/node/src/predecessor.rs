@@ -117,8 +117,7 @@ async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Opt
                 return None;
             }
             Err(error) => {
-                let is_refused =
-                    matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied);
+                let is_refused = error.kind() == ErrorKind::PermissionDenied;
                 refused = if is_refused { refused + 1 } else { 0 };
                 tracing::warn!(alloc = %id, %error, "failed to query whether an allocation has ended; retrying");
                 sleep(AGAIN).await;

@@ -105,6 +105,22 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// What it means: another kind than [`ErrorKind::Other`] comes only from a server.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Server(error) => error.kind(),
+            Self::NoServers
+            | Self::Unreachable(_)
+            | Self::NotSent(_)
+            | Self::NoRoom(_)
+            | Self::Lost(_)
+            | Self::Late(_)
+            | Self::Message(_)
+            | Self::Sequence { .. } => ErrorKind::Other,
+        }
+    }
+
     /// Whether the request can be repeated without being done twice: it was never sent, or the server refused it before doing anything.
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {

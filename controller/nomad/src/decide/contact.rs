@@ -63,7 +63,7 @@ pub enum Meaning {
 /// Interprets a failed heartbeat. Servers with ACLs, and all from 1.11 on, deny an unknown node: its secret is an unknown token.
 #[must_use]
 pub fn meaning(error: &CallError) -> Meaning {
-    match kind(error) {
+    match error.kind() {
         ErrorKind::NodeNotFound | ErrorKind::PermissionDenied | ErrorKind::NodeSecret | ErrorKind::Token => {
             Meaning::Unregistered
         }
@@ -78,20 +78,6 @@ pub fn meaning(error: &CallError) -> Meaning {
     }
 }
 
-pub(crate) fn kind(error: &CallError) -> ErrorKind {
-    match error {
-        CallError::Server(error) => error.kind(),
-        CallError::NoServers
-        | CallError::Unreachable(_)
-        | CallError::NotSent(_)
-        | CallError::NoRoom(_)
-        | CallError::Lost(_)
-        | CallError::Late(_)
-        | CallError::Message(_)
-        | CallError::Sequence { .. } => ErrorKind::Other,
-    }
-}
-
 /// Whether to send the heartbeat to another server.
 #[must_use]
 pub fn should_switch_server(error: &CallError) -> bool {
@@ -101,7 +87,7 @@ pub fn should_switch_server(error: &CallError) -> bool {
 /// The wait before the next registration after a refusal. `next`: whether it presents another token; `servers`: number of known servers. If
 /// the refused token is merely one that servers have forgotten (a purged node is denied its secret), a short wait is enough.
 pub fn register_again(error: &CallError, next: Next, servers: usize, chance: &mut Chance) -> Duration {
-    let is_alone = servers == 0 || kind(error) == ErrorKind::Region;
+    let is_alone = servers == 0 || error.kind() == ErrorKind::Region;
     jitter(if is_alone || next == Next::Another { SECOND } else { RETRY }, chance)
 }
 

@@ -15,7 +15,7 @@ use tokio::{
 use super::Inner;
 use crate::{
     decide::{
-        contact::{change_delay, kind, reach_again, register_again},
+        contact::{change_delay, reach_again, register_again},
         tokens::Next,
     },
     reports::lock,
@@ -45,7 +45,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 }
                 tracing::warn!(%error, "the node could not be registered");
                 self.missed();
-                let denied = matches!(kind(&error), ErrorKind::PermissionDenied | ErrorKind::Token);
+                let denied = matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Token);
                 let mut next = Next::Same;
                 if denied {
                     next = lock(&self.tokens).denied();

@@ -13,7 +13,6 @@ use super::Inner;
 use crate::{
     decide::{
         acknowledged,
-        contact::kind,
         watch::{
             self, Batch, Listing, Meaning, NextServer, Question, Responder, Rounds, Unfit, Watch,
             after_failure, after_nothing, after_unfit,
@@ -71,7 +70,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Err(Failure::Unfit(unfit)) => self.unfit(&unfit).await,
                 Err(Failure::Call(error)) => {
                     tracing::warn!(%error, "failed to list allocations");
-                    if kind(&error) == ErrorKind::NodeSecret {
+                    if error.kind() == ErrorKind::NodeSecret {
                         self.unregistered();
                     }
                     let is_left = left.has_changed().unwrap_or_default();
