@@ -12,7 +12,7 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
-    address::{bytes_of, family_of, ip_of},
+    address::ip_of,
     message::{self, Attributes, Message, REQUEST},
     socket::{NetlinkError, Object, Socket},
 };
@@ -71,54 +71,49 @@ const NESTED: u16 = 0x8000;
 /// Forgets the connections that lead to these addresses by a translation.
 ///
 /// # Errors
-/// If the kernel does not answer, or has more connections than are listed.
+/// If the kernel does not answer, or has more such connections than are listed.
 pub(crate) fn forget(socket: &mut Socket, targets: &BTreeSet<IpAddr>) -> Result<(), NetlinkError> {
-    match (targets.len(), targets.first()) {
-        (0, _) | (_, None) => Ok(()),
-        // The kernel selects them.
-        (1, Some(target)) => forget_if(socket, *target, |_| true),
-        _ => forget_those(socket, ListFilter::default(), |found| {
-            let leads_there = || {
-                let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
-                let ip = [SOURCE4, SOURCE6]
-                    .into_iter()
-                    .find_map(|kind| message::find(addresses, kind).and_then(ip_of));
-                Some(targets.contains(&ip?) && !has_ended(found))
-            };
-            leads_there() == Some(true)
-        }),
-    }
+    forget_if(socket, targets, |_| true)
 }
 
-/// Forgets the connections by UDP that lead to this address and port: they have no end, as long as clients send.
+/// Forgets the connections by UDP that lead to these addresses and ports: they have no end, as long as clients send.
 ///
 /// # Errors
 /// As [`forget`].
-pub(crate) fn forget_datagrams(socket: &mut Socket, target: SocketAddr) -> Result<(), NetlinkError> {
-    forget_if(socket, target.ip(), |reply| source_of(reply) == Some(target))
+pub(crate) fn forget_datagrams(
+    socket: &mut Socket,
+    targets: &BTreeSet<SocketAddr>,
+) -> Result<(), NetlinkError> {
+    let addresses = targets.iter().map(SocketAddr::ip).collect();
+    forget_if(socket, &addresses, |reply| source_of(reply).is_some_and(|source| targets.contains(&source)))
 }
 
 /// `is_meant` decides by the tuple of the connection's answers.
 fn forget_if(
     socket: &mut Socket,
-    target: IpAddr,
+    targets: &BTreeSet<IpAddr>,
     is_meant: impl Fn(&[u8]) -> bool,
 ) -> Result<(), NetlinkError> {
-    let kind = if target.is_ipv4() { SOURCE4 } else { SOURCE6 };
-    let (family, bytes) = (family_of(target), bytes_of(target));
-    let source = Attributes::new().with_nested(TUPLE_IP, &Attributes::new().with(kind, &bytes));
-    let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
-    let attributes = match target {
-        IpAddr::V4(_) => Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter),
-        // By an address of IPv6 kernels list all connections but those with it.
-        IpAddr::V6(_) => Attributes::new(),
-    };
+    if targets.is_empty() {
+        return Ok(());
+    }
     let leads_there = |found: &Object| {
         let reply = value(found, TUPLE_REPLY)?;
-        let addresses = message::find(reply, TUPLE_IP)?;
-        Some(message::find(addresses, kind)? == bytes && is_meant(reply) && !has_ended(found))
+        let source = ip_of_tuple(reply, [SOURCE4, SOURCE6])?;
+        Some(targets.contains(&source) && is_meant(reply) && !has_ended(found))
     };
-    forget_those(socket, ListFilter { family, attributes }, |found| leads_there(found) == Some(true))
+    forget_those(socket, from_targets(targets), |found| leads_there(found) == Some(true))
+}
+
+/// The kernel lists the connections of one address by itself; by an address of IPv6 it would list all but those.
+fn from_targets(targets: &BTreeSet<IpAddr>) -> ListFilter {
+    let (1, Some(IpAddr::V4(target))) = (targets.len(), targets.first()) else {
+        return ListFilter::default();
+    };
+    let source = Attributes::new().with_nested(TUPLE_IP, &Attributes::new().with(SOURCE4, &target.octets()));
+    let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
+    let attributes = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
+    ListFilter { family: INET, attributes }
 }
 
 /// Forgets the connections by UDP to these ports of the machine that are not translated: they began while nothing was mapped
@@ -162,11 +157,16 @@ fn destination_of(tuple: &[u8]) -> Option<SocketAddr> {
 
 fn side_of(tuple: &[u8], (addresses, port): ([u16; 2], u16)) -> Option<SocketAddr> {
     let protocol = message::find(tuple, TUPLE_PROTOCOL)?;
-    let found = message::find(tuple, TUPLE_IP)?;
-    let ip = addresses.into_iter().find_map(|kind| message::find(found, kind).and_then(ip_of))?;
+    let ip = ip_of_tuple(tuple, addresses)?;
     let port: [u8; 2] = message::find(protocol, port)?.try_into().ok()?;
     let is_udp = message::find(protocol, PROTOCOL_NUMBER)? == [UDP];
     is_udp.then(|| SocketAddr::new(ip, u16::from_be_bytes(port)))
+}
+
+/// The first of these addresses that the tuple has.
+fn ip_of_tuple(tuple: &[u8], addresses: [u16; 2]) -> Option<IpAddr> {
+    let found = message::find(tuple, TUPLE_IP)?;
+    addresses.into_iter().find_map(|kind| message::find(found, kind).and_then(ip_of))
 }
 
 /// Whether it is a connection by TCP that has ended. It leads nowhere: the kernel replaces it when its client uses the port again, and a

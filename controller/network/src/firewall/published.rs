@@ -240,10 +240,9 @@ impl PublishedPorts {
             slots.values().flatten().filter_map(|element| read_target(&element.value)).collect()
         };
         let left = state.known.as_ref().map(targets).unwrap_or_default();
-        for target in targets(before).difference(&left) {
-            if let Err(error) = conntrack::forget_datagrams(&mut state.socket, *target) {
-                tracing::debug!(%target, error = in_full(&error), "failed to forget connections to a target");
-            }
+        let gone = targets(before).difference(&left).copied().collect();
+        if let Err(error) = conntrack::forget_datagrams(&mut state.socket, &gone) {
+            tracing::debug!(targets = ?gone, error = in_full(&error), "failed to forget connections to targets");
         }
     }
 
@@ -351,7 +350,7 @@ fn bytes_at(at: SocketAddr) -> Vec<u8> {
     [&*bytes_of(at.ip()), &padded(at.port())].concat()
 }
 
-/// The address and the port at the start of a key, or in a value. The length tells the family: an address and a port, in a key also a slot.
+/// The address and the port of a value, or at the start of a key, which also has a slot. The family follows from the length.
 fn read_target(bytes: &[u8]) -> Option<SocketAddr> {
     let (ip, rest) = bytes.split_at_checked(if bytes.len() < 16 { 4 } else { 16 })?;
     Some(SocketAddr::new(ip_of(ip)?, u16::from_be_bytes(*rest.first_chunk()?)))
