@@ -181,7 +181,7 @@ impl Builtin {
         self.engine.destroy(id, leftover).await
     }
 
-    /// The attempts of which there are traces. A directory may be all that an interrupted start has left.
+    /// The attempts that have left anything. An interrupted start may have left only a directory.
     pub(crate) async fn list(&self) -> DriverResult<Vec<AttemptId>> {
         let mut found = self.engine.list_attempts().await?;
         let shared = Arc::clone(&self.shared);

@@ -1,7 +1,7 @@
 //! The driver `docker` over two kinds of engines: daemons that are reached by Docker's API, and the one in the agent.
 //!
-//! In: attempts. Out: calls of the engine that has the attempt. An attempt, and its allocation, keep their engine: what exists of them
-//! decides, and the config only for those of which nothing does.
+//! In: attempts. Out: calls of the engine that has the attempt. An attempt and its allocation keep their engine: where one of
+//! them exists already, its engine is used. The config only decides for new ones.
 
 use std::{collections::BTreeSet, os::fd::OwnedFd, sync::Arc, time::Duration};
 

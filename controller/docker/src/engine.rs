@@ -114,18 +114,7 @@ impl About {
 
     #[cfg(test)]
     pub(crate) fn fixture() -> Self {
-        Self {
-            kind: Kind::Docker,
-            version: "1".into(),
-            cgroup_version: 2,
-            os_type: "linux".into(),
-            bridge_ip: None,
-            runtimes: Vec::new(),
-            rootless: false,
-            remaps_users: false,
-            root: String::new(),
-            storage: String::new(),
-        }
+        Self { kind: Kind::Docker, version: "1".to_owned(), ..Self::builtin() }
     }
 }
 

@@ -106,7 +106,7 @@ pub struct PullOrder {
 pub struct Claims {
     /// Names the agent among those that share the store: the id of its instance.
     pub owner: String,
-    /// [`Image::id`] of each image of which a container exists.
+    /// [`Image::id`] of each image that a container uses.
     pub images: BTreeSet<Digest>,
 }
 

@@ -42,7 +42,7 @@ fn image(dir: &Path) -> ImageRoot {
         layers: vec![dir.join("0"), dir.join("1")],
         changes: dir.join("changes"),
         access: Access::ReadWrite,
-        directories: vec!["work/here".into()],
+        directories: vec!["data/here".into()],
         binds: Vec::new(),
         memory: Vec::new(),
         devices: Vec::new(),
@@ -81,7 +81,7 @@ fn layers_are_one_root_and_changes_are_in_their_directory() {
             assert_eq!(fs::metadata("/bin/tool").unwrap().mode() & 0o7777, 0o4755);
             fs::write("/etc/new", "x").unwrap();
             fs::remove_file("/etc/os").unwrap();
-            assert!(Path::new("/work/here").is_dir() && Path::new("/dev/null").exists());
+            assert!(Path::new("/data/here").is_dir() && Path::new("/dev/null").exists());
             assert!(Path::new("/dev/shm").is_dir() && Path::new("/proc").is_dir());
             assert!(Path::new("/sys/kernel").exists(), "/sys is mounted");
             assert!(fs::write("/sys/kernel/x", "").is_err());
@@ -89,7 +89,7 @@ fn layers_are_one_root_and_changes_are_in_their_directory() {
         drop(built);
         assert_eq!(fs::read_to_string(dir.join("changes/upper/etc/new")).unwrap(), "x");
         assert_eq!(fs::read_to_string(dir.join("1/etc/os")).unwrap(), "high", "a layer never changes");
-        assert!(!dir.join("1/etc/new").exists() && !dir.join("0/work").exists());
+        assert!(!dir.join("1/etc/new").exists() && !dir.join("0/data").exists());
     });
 }
 

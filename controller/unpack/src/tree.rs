@@ -2,7 +2,7 @@
 //!
 //! In: names, modes and contents from an archive. Out: files in the directory and nowhere else. Every name is walked
 //! through open directories, following no link. A link's target may begin with at most as many `../` as the link's
-//! directory is deep, and have none later: so no path over any number of links leads out, whatever else is unpacked
+//! directory is deep, and contain none later. So no chain of links leads out of the directory, whatever else is unpacked
 //! beside it. Links of a layer have any target: only a container that has the layer in its root follows them. An error
 //! rejects the whole archive: the caller discards everything.
 

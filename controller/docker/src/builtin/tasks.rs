@@ -42,7 +42,7 @@ const HOSTNAME_LEN: usize = 12;
 #[derive(Debug)]
 pub(super) struct ContainerTasks(pub(super) Arc<BuiltinState>);
 
-/// A task, with what its image says.
+/// A task with the defaults of its image.
 struct Container<'t> {
     task: &'t TaskConfig,
     config: ContainerConfig,
