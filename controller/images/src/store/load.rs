@@ -204,7 +204,7 @@ impl ArchiveDir<'_> {
         }
         let config = ImageConfig::read(&bytes, layers.len())?;
         let names = repo_tags.unwrap_or_default();
-        let names = names.iter().filter_map(|name| Reference::parse(name).ok()).map(|name| name.to_string());
+        let names = names.iter().filter_map(|name| tagged(name));
         let layers = config.diff_ids.into_iter().zip(layers);
         let layers = layers.map(|(diff_id, path)| FoundLayer { diff_id, path, content: None });
         Ok(FoundImage {
@@ -365,7 +365,12 @@ fn blob_path(digest: &Digest) -> PathBuf {
 
 /// A name in an OCI layout, which may be a tag only. Such a one names nothing here.
 fn full_name(name: &str) -> Option<String> {
-    name.contains(['/', ':']).then(|| Reference::parse(name).ok())?.map(|name| name.to_string())
+    name.contains(['/', ':']).then(|| tagged(name))?
+}
+
+/// A name by a tag. An archive cannot say what a digest names: else it would replace an image that others have pinned.
+fn tagged(name: &str) -> Option<String> {
+    Reference::parse(name).ok().filter(|name| name.digest.is_none()).map(|name| name.to_string())
 }
 
 /// How a file is compressed, by its first bytes (RFC 1952, RFC 8878).

@@ -58,6 +58,12 @@ async fn archives_of_docker_are_loaded() {
         assert_eq!(fs::read_to_string(found.layers[1].join("etc/motd")).unwrap(), "hello");
         assert_eq!(test.contents(), [2, 0, 0]);
     }
+    // A digest names the image that a registry has for it, and no other.
+    let test = TestStore::new();
+    let pinned = format!("reg.io/team/app@{}", image.digest());
+    load(&test.store, &saved(&image, &tars, &json!([pinned])).finish()).await.unwrap();
+    assert_eq!(test.store.find(&reference(&pinned.replace("reg.io/", ""))).unwrap(), None);
+    assert_eq!(test.store.find_id(&image.id()).unwrap().unwrap().names, Vec::<String>::new());
     // Without names, it is found by its id.
     let test = TestStore::new();
     load(&test.store, &saved(&image, &tars, &Json::Null).finish()).await.unwrap();
