@@ -28,7 +28,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::driver::{DockerOptions, DriverInfo, PODMAN, REMAPS_USERS};
+use herdlet_api_types::driver::{DOCKER, DockerOptions, DriverInfo, PODMAN, REMAPS_USERS};
 use herdlet_base::signal;
 use herdlet_driver::{
     AttemptId, DriverError, DriverResult, Earlier, ExecRequest, ExecSession, Exited, Fingerprint, Health,
@@ -41,7 +41,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     check::checked,
     create::Compute,
-    engine::{About, Engine, Engines, Place, State, candidates},
+    engine::{About, Engine, Engines, Place, State, candidates, uses_builtin},
     exec, failure,
     names::{Naming, Owner},
     policy::{Mode, Policy},
@@ -318,6 +318,11 @@ impl Shared {
     /// The engine for new allocations.
     fn current(self: &Arc<Self>) -> Arc<Engine> {
         self.engine(candidates(&self.info.name, &self.policy))
+    }
+
+    /// Whether new allocations use the engine in the agent instead.
+    fn is_replaced(&self) -> bool {
+        self.info.name == DOCKER && uses_builtin(&self.policy)
     }
 
     /// The engine at a place. Follows it from now on.

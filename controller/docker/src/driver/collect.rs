@@ -222,7 +222,7 @@ impl Shared {
             let local = match engine.reach().await {
                 Ok(client) => images::local(&client, &used.image).await.map_err(failed)?,
                 // An engine that is gone has no images; one that tasks are placed on is only down.
-                Err(_) if used.engine != self.current().place => None,
+                Err(_) if used.engine != self.current().place || self.is_replaced() => None,
                 Err(why) => return Err(DriverError::retry(why)),
             };
             let local = local.unwrap_or_default();

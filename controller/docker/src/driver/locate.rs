@@ -97,7 +97,7 @@ impl Shared {
             };
             let listed = match listed.map_err(|_| silent()).and_then(|all| all.map_err(DriverError::retry)) {
                 // A container without a record is removed by the sweep, once its engine answers.
-                Err(error) if is_unused || !Arc::ptr_eq(&engine, &current) => {
+                Err(error) if is_unused || !Arc::ptr_eq(&engine, &current) || self.is_replaced() => {
                     tracing::debug!(error = error.why(), "only the recorded attempts of an engine are known");
                     continue;
                 }
