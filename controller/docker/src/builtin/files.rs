@@ -37,6 +37,7 @@ pub(super) fn write(names: &Names<'_>, host: &mut HostConfig) -> DriverResult<Ve
         stored.map_err(|error| DriverError::retry(format!("write the file {name} of {}: {error}", names.id)))
     };
     let own: Vec<String> = extra_hosts(host)?;
+    let has_hosts = has(host, HOSTS);
     match host.mounts.iter_mut().flatten().find(|mount| mount.target.as_deref() == Some(HOSTS)) {
         // The agent's file is for all tasks of the group.
         Some(mount) if !names.more_hosts.is_empty() => {
@@ -45,6 +46,7 @@ pub(super) fn write(names: &Names<'_>, host: &mut HostConfig) -> DriverResult<Ve
             mount.source = Some(path.display().to_string());
         }
         Some(_) => {}
+        None if has_hosts => {}
         None => {
             let mut text = read(HOSTS);
             for line in own.iter().chain(names.more_hosts) {
@@ -158,6 +160,10 @@ mod tests {
         let resolv = std::fs::read_to_string(&written[1].0).unwrap();
         assert!(resolv.starts_with("nameserver 9.9.9.9\nnameserver 8.8.8.8 options x\n"), "{resolv}");
         assert!(resolv.ends_with("options ndots:1\n"), "{resolv}");
+        let mut with_own = HostConfig { binds: Some(vec!["/x:/etc/hosts".into()]), ..HostConfig::default() };
+        let written = write(&names(&[]), &mut with_own).unwrap();
+        let places: Vec<&str> = written.iter().map(|(_, place)| *place).collect();
+        assert_eq!(places, [RESOLV_CONF, HOSTNAME], "the task's own file is not covered");
         let refused =
             HostConfig { extra_hosts: Some(vec!["a:host-gateway".into()]), ..HostConfig::default() };
         let refused = write(&names(&[]), &mut refused.clone()).unwrap_err().why();
