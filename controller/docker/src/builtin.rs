@@ -232,11 +232,10 @@ fn views(shared: &BuiltinState, driver: &str) -> DriverResult<Vec<ImageView>> {
     Ok(views.collect())
 }
 
-/// Removes unused images some time after a container was removed.
+/// Removes unused images some time after the agent's start, and after a container was removed.
 async fn collect(shared: Arc<BuiltinState>) {
     let Some(delay) = shared.policy.image_delay else { return };
     loop {
-        shared.removed.notified().await;
         time::sleep(delay + COLLECT_DELAY).await;
         let own = Arc::clone(&shared);
         match herdlet_runtime::off_thread(move || prune(&own, delay)).await {
@@ -244,9 +243,10 @@ async fn collect(shared: Arc<BuiltinState>) {
             Ok(Ok(removed)) => {
                 tracing::info!(images = removed.images.len(), bytes = removed.bytes, "removed unused images");
             }
-            Ok(Err(error)) => tracing::debug!(error = error.why(), "failed to remove unused images"),
-            Err(error) => tracing::debug!(%error, "failed to remove unused images"),
+            Ok(Err(error)) => tracing::warn!(error = error.why(), "failed to remove unused images"),
+            Err(error) => tracing::warn!(%error, "failed to remove unused images"),
         }
+        shared.removed.notified().await;
     }
 }
 
