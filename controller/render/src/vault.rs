@@ -22,7 +22,7 @@ use herdlet_runtime::{BootClock, Clock as _};
 use herdlet_template::{Answer, Query};
 use herdlet_vault::{
     client::VaultClient,
-    error::{FailureClass, LeaseFailure, VaultError},
+    error::{LeaseFailure, VaultError},
     lease::{BootTime, LeaseRecord, LeaseTerms, Step},
     secret::SecretText,
     spread::Spread,
@@ -295,7 +295,7 @@ impl VaultSession {
             result = sending => match result {
                 Ok(Ok(found)) => Ok(found),
                 Ok(Err(error)) => {
-                    if matches!(error.class(), FailureClass::Later { .. }) {
+                    if error.is_of_server() {
                         self.away = Some(error.to_string());
                     }
                     Err(AskFailure { lease: error.lease_failure(), why: error.to_string() })

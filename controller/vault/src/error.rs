@@ -81,6 +81,18 @@ impl VaultError {
         }
     }
 
+    /// Whether other requests to this server fail now too. An answer that can't be used is about one path.
+    pub fn is_of_server(&self) -> bool {
+        match self {
+            Self::Unready { .. } | Self::Unreachable { .. } | Self::Redirect { .. } => true,
+            Self::Denied { .. }
+            | Self::Missing { .. }
+            | Self::Refused { .. }
+            | Self::Invalid { .. }
+            | Self::Answer { .. } => false,
+        }
+    }
+
     /// The meaning of this failure of a renewal for the lease.
     pub fn lease_failure(&self) -> LeaseFailure {
         match self {
