@@ -127,9 +127,13 @@ impl Vaults {
         lock(&self.revoked).insert(token);
     }
 
-    /// Whether a token was revoked; false for the next call.
-    pub fn take_revoked(&self, token: u64) -> bool {
-        lock(&self.revoked).remove(&token)
+    /// Whether a token was revoked, and that is not stored yet.
+    pub fn is_revoked(&self, token: u64) -> bool {
+        lock(&self.revoked).contains(&token)
+    }
+
+    pub fn forget_revoked(&self, token: u64) {
+        lock(&self.revoked).remove(&token);
     }
 
     pub fn figures(&self) -> VaultFigures {

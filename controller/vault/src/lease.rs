@@ -189,7 +189,7 @@ impl LeaseRecord {
         self.rebase(now);
         self.failing_since_boot_ns.get_or_insert(now.ns);
         match failure {
-            LeaseFailure::Lost if self.replace.is_none() => {
+            LeaseFailure::Lost if self.replace != Some(ReplaceReason::Lost) => {
                 self.replace = Some(ReplaceReason::Lost);
                 self.next_at_boot_ns = now.ns;
                 self.failures = 0;

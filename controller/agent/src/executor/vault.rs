@@ -114,7 +114,7 @@ async fn ensure(
     let access = access_of(workload)?;
     let held = read(context, workload).await?.filter(|held| held.is_of(access));
     let last = held.as_ref().map(|held| held.id);
-    let held = held.map(|held| if context.vaults.take_revoked(held.id) { held.lost() } else { held });
+    let held = held.map(|held| if context.vaults.is_revoked(held.id) { held.lost() } else { held });
     let Some(server) = context.vaults.server(&access.cluster) else {
         let on = format!("Vault: set vault.{}.address in the agent's config", access.cluster);
         let ask_in = length(UNCONFIGURED_PERIOD);
@@ -131,7 +131,8 @@ async fn ensure(
     let session = Session { context, workload, access, server, client };
     let work = async {
         match held {
-            Some(held) if access.allow_token_expiration => Ok(held),
+            // One that was revoked is replaced nevertheless.
+            Some(held) if access.allow_token_expiration && held.failure.is_none() => Ok(held),
             Some(held) => Ok(session.go_on(held).await),
             None => session.log_in().await,
         }
@@ -144,6 +145,8 @@ async fn ensure(
     };
     let (kept, of_job) = (held.clone(), access.clone());
     on_files("keep the token of Vault", move || files.write(&kept, &of_job)).await?;
+    // What is kept shows now that it was revoked.
+    last.into_iter().for_each(|last| context.vaults.forget_revoked(last));
     if last.is_some_and(|last| last != held.id) {
         context.renderer.vault_token_changed(workload.alloc.id, workload.position());
     }
@@ -177,6 +180,7 @@ async fn revoke(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, 
     if let Some(held) = read(context, workload).await? {
         // The audit has the reason; the token ends with its lease.
         let _ = revoke_token(context, workload, &held).await;
+        context.vaults.forget_revoked(held.id);
     }
     let files = files(context, workload);
     on_files("remove the token of Vault", move || files.remove()).await?;

@@ -84,6 +84,10 @@ fn a_lost_lease_is_replaced_at_once_and_then_with_waits() {
     record.failed(LeaseFailure::Lost, at(20), low());
     assert_eq!(record.step(at(20)), Step::Wait { until_ns: 25 * SECOND_NS });
     assert_eq!(record.step(at(25)), Step::Replace(ReplaceReason::Lost), "the reason stays");
+    // One that was to be replaced later.
+    let mut record = LeaseRecord::granted(terms(60, LeaseKind::Fixed), at(0), low());
+    record.failed(LeaseFailure::Lost, at(5), low());
+    assert_eq!(record.step(at(5)), Step::Replace(ReplaceReason::Lost));
 }
 
 #[test]

@@ -72,12 +72,11 @@ async fn revoke_one(
     let error = revoke_token(context, &workload, &held).await.err();
     let is_gone = match error.as_ref().map(VaultError::class) {
         None | Some(FailureClass::Token) => true,
-        Some(FailureClass::Later { .. }) => {
-            lock().insert(access.cluster.clone());
-            false
-        }
-        Some(FailureClass::Absent | FailureClass::Request) => false,
+        Some(FailureClass::Later { .. } | FailureClass::Absent | FailureClass::Request) => false,
     };
+    if error.as_ref().is_some_and(VaultError::is_of_server) {
+        lock().insert(access.cluster.clone());
+    }
     if is_gone {
         context.vaults.note_revoked(held.id);
         let part = Part::Task(workload.position(), TaskPart::Vault);
