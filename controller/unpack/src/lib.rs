@@ -37,6 +37,7 @@ use herdlet_base::{
     artifact::format::{Codec, Format},
     safe_fs::{Crossing, Dir, FsError},
 };
+use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
@@ -331,6 +332,10 @@ fn carry_out(work: &str) -> Result<(), (u8, String)> {
         .try_clone_to_owned()
         .map(File::from)
         .map_err(|error| refused(format!("open the file: {error}")))?;
+    if let Work::Layer(_) = &work {
+        // Directories that a layer only implies are open to users of containers, whatever the agent's umask.
+        rustix::process::umask(Mode::from_raw_mode(0o022));
+    }
     let dir = sandbox::enter(&confinement(&work)).map_err(|error| refused(error.to_string()))?;
     let unpacked = match work {
         Work::Files(order) => unpack_files(archive, order, dir),
