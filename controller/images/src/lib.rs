@@ -1,7 +1,7 @@
 //! Images of containers, without an engine.
 //!
 //! In: names of images as users write them, files with credentials, hosts of registries. Out: the contents of the documents of an
-//! image, checked and within bounds; its layers in directories. The agent does not use documents, registries and the store yet. A registry
+//! image, checked and within bounds; its layers in directories. A registry
 //! and an archive are not trusted: nothing that they send is used before its digest and its size agree with the document that led to it.
 //!
 //! | part | contents |
