@@ -94,7 +94,7 @@ impl fmt::Debug for TaskConfig {
 }
 
 /// A network namespace that tasks share.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkSpace {
     /// The file that keeps it: tasks and commands in them enter it.
     pub path: PathBuf,

@@ -20,7 +20,8 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use herdlet_api_types::{AllocId, task::ExitResult};
 
 use super::{
-    AttemptId, DriverResult, Exited, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    AttemptId, Device, DriverResult, Exited, Mount, NetworkSpace, Recovered, Recovery, Started, StopRequest,
+    TaskConfig, TaskDriver,
 };
 
 pub use crashes::{
@@ -31,7 +32,10 @@ pub use life::{
     preparation_is_cancelled_and_delays_no_start, recover_in_every_state, start_twice_runs_once,
     stop_with_and_without_grace,
 };
-pub use sessions::{commands_run_to_their_end, frames_in_and_out, signals_are_sent, usage_until_the_end};
+pub use sessions::{
+    commands_run_to_their_end, frames_in_and_out, inputs_are_in_the_task, signals_are_sent,
+    usage_until_the_end,
+};
 
 /// A machine on which a driver runs. It outlives the driver, as a real machine outlives the agent.
 pub trait Machine: Send + Sync {
@@ -49,6 +53,11 @@ pub trait Machine: Send + Sync {
 
     /// How the driver finds an attempt that an earlier agent started.
     fn finds(&self) -> Finds;
+
+    /// Returns inputs for an attempt that [runs on](Behaviour::RunsOn); none if its task can have none.
+    fn inputs(&self) -> Option<Inputs> {
+        None
+    }
 
     /// Returns the config of an attempt whose preparation does not end by itself; none if the driver prepares nothing.
     fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
@@ -79,6 +88,20 @@ pub enum Command {
     Repeats,
 }
 
+/// Inputs that parts of the allocation provide for a task.
+pub struct Inputs {
+    /// Mounts in the task.
+    pub mounts: Vec<Mount>,
+    /// Devices in the task.
+    pub devices: Vec<Device>,
+    /// The network that it shares, if any.
+    pub network: Option<NetworkSpace>,
+    /// A command in the task that prints what is there of them.
+    pub command: Vec<String>,
+    /// What it prints.
+    pub expected: String,
+}
+
 /// How a driver finds an attempt after an agent restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finds {
@@ -104,6 +127,7 @@ macro_rules! driver_contract {
         $crate::driver_contract!(@ #[$test] $machines, usage_until_the_end);
         $crate::driver_contract!(@ #[$test] $machines, commands_run_to_their_end);
         $crate::driver_contract!(@ #[$test] $machines, frames_in_and_out);
+        $crate::driver_contract!(@ #[$test] $machines, inputs_are_in_the_task);
         $crate::driver_contract!(@ #[$test] $machines, crash_between_any_two_calls);
         $crate::driver_contract!(@ #[$test] $machines, crash_without_the_result_of_a_start);
         $crate::driver_contract!(@ #[$test] $machines, crash_of_a_fenced_attempt);

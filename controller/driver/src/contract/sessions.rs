@@ -3,8 +3,8 @@
 use futures_util::{StreamExt as _, stream};
 use tokio::sync::mpsc;
 
-use super::{Agent, Behaviour, Command, LONG, Machine};
-use crate::{ExecInput, ExecOutput, ExecRequest, Leftover};
+use super::{Agent, Behaviour, Command, Inputs, LONG, Machine};
+use crate::{ExecInput, ExecOutput, ExecRequest, Leftover, MountSupport, TaskConfig};
 use std::time::Duration;
 
 async fn end(agent: &Agent, attempt: u32) {
@@ -91,5 +91,26 @@ pub async fn frames_in_and_out(machine: &dyn Machine) {
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("one\ntwo\n"), "{text}");
     assert!(last.is_some());
+    end(&agent, 1).await;
+}
+
+/// Mounts, devices and the allocation's network are in the task and for its commands, also for the next agent. That one has no
+/// facts of the allocation's parts when it recovers the attempt.
+pub async fn inputs_are_in_the_task(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let Some(Inputs { mounts, devices, network, command, expected }) = machine.inputs() else {
+        let support = agent.driver.info().capabilities.mounts;
+        return assert_eq!(support, MountSupport::None, "a machine whose driver mounts has inputs");
+    };
+    let without = machine.task(1, Behaviour::RunsOn);
+    let config = TaskConfig { mounts, devices, network: network.clone(), ..without.clone() };
+    let started = agent.run(machine, &config).await;
+    let shown = agent.driver.exec(&config.id, &command, LONG).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&shown.stdout), expected);
+    drop(agent);
+    let agent = Agent::start(machine);
+    agent.recover(&TaskConfig { network, ..without }, Some(&started)).await.unwrap();
+    let again = agent.driver.exec(&config.id, &command, LONG).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&again.stdout), expected);
     end(&agent, 1).await;
 }

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, io};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api_types::{UnixNanos, manifest::driver::MockConfig, task::ExitResult};
 use herdlet_driver::{
-    AttemptId, Claim, Device, DriverError, DriverResult, Handle, Ledger, Mount, TaskConfig,
+    AttemptId, Claim, Device, DriverError, DriverResult, Handle, Ledger, Mount, NetworkSpace, TaskConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub(super) struct Entry {
 pub(super) struct Given {
     pub(super) mounts: Vec<Mount>,
     pub(super) devices: Vec<Device>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<NetworkSpace>,
 }
 
 /// Stores entries. The storage outlives the driver.
@@ -80,7 +82,7 @@ impl Entry {
 
 impl Given {
     pub(super) fn of(task: &TaskConfig) -> Self {
-        Self { mounts: task.mounts.clone(), devices: task.devices.clone() }
+        Self { mounts: task.mounts.clone(), devices: task.devices.clone(), network: task.network.clone() }
     }
 }
 

@@ -217,28 +217,14 @@ async fn signals_network_and_commands() {
     assert_eq!(text, b"TTY: true\nStdin:\nhi");
 }
 
-#[tokio::test(start_paused = true)]
-async fn mock_task_reports_its_inputs() {
-    let bench = Bench::new();
-    let (mock, _seen) = bench.agent();
-    let mut task = bench.task(json!({"run_for": "1h"}));
-    task.mounts = vec![Mount {
+fn some_inputs() -> (Vec<Mount>, Vec<Device>) {
+    let mount = Mount {
         host_path: "/srv/data".into(),
         task_path: "/data".into(),
         readonly: true,
         propagation: Propagation::HostToTask,
-    }];
-    task.devices = vec![Device {
-        host_path: "/dev/null".into(),
-        task_path: "/dev/zero".into(),
-        permissions: "rw".into(),
-    }];
-    let given = Given::of(&task);
-    mock.start(task).await.unwrap();
-    // For the agent that started it, and for the next one.
-    for mock in [mock, bench.agent().0] {
-        mock.recover(recovery()).await.unwrap();
-        let shown = mock.exec(&id(), &["showtask".to_owned()], Duration::from_secs(1)).await.unwrap();
-        assert_eq!(serde_json::from_slice::<Given>(&shown.stdout).unwrap(), given);
-    }
+    };
+    let device =
+        Device { host_path: "/dev/null".into(), task_path: "/dev/zero".into(), permissions: "rw".into() };
+    (vec![mount], vec![device])
 }

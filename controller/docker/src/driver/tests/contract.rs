@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_driver::{
-    TaskConfig, TaskDriver,
-    contract::{self, Behaviour, Command, Finds, attempt_id},
+    Device, Mount, Propagation, TaskConfig, TaskDriver,
+    contract::{self, Behaviour, Command, Finds, Inputs, attempt_id},
 };
 use serde_json::json;
 
@@ -44,6 +44,30 @@ impl contract::Machine for Machine {
             Command::Prints => ["/bin/sh", "-c", "printf out; exit 4"].map(str::to_owned).to_vec(),
             Command::Repeats => vec!["/bin/cat".to_owned()],
         }
+    }
+
+    /// Networks are in [`super::networks`].
+    fn inputs(&self) -> Option<Inputs> {
+        let volume = self.path().join("volume");
+        std::fs::create_dir_all(&volume).unwrap();
+        std::fs::write(volume.join("file"), "of the volume\n").unwrap();
+        let mount = Mount {
+            host_path: volume,
+            task_path: "/volume".into(),
+            readonly: true,
+            propagation: Propagation::Private,
+        };
+        let device =
+            Device { host_path: "/dev/zero".into(), task_path: "/dev/given".into(), permissions: "r".into() };
+        let script = "cat /volume/file; touch /volume/file 2>/dev/null || echo refused
+            head -c 3 /dev/given | wc -c";
+        Some(Inputs {
+            mounts: vec![mount],
+            devices: vec![device],
+            network: None,
+            command: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+            expected: "of the volume\nrefused\n3\n".to_owned(),
+        })
     }
 
     fn finds(&self) -> Finds {

@@ -5,9 +5,10 @@ use std::os::unix::fs::MetadataExt as _;
 use futures_util::future::BoxFuture;
 use herdlet_api_types::driver::ExecOptions;
 use herdlet_driver::{
-    Mount, Propagation,
-    contract::{Behaviour, Command, Finds, Machine, attempt_id},
+    Mount, NetworkSpace, Propagation,
+    contract::{Behaviour, Command, Finds, Inputs, Machine, attempt_id},
 };
+use herdlet_network::namespace::{Namespace, Pins};
 
 use super::*;
 use crate::exec::{self, Roots};
@@ -70,6 +71,8 @@ impl IsolatedMachine {
 
 impl Drop for IsolatedMachine {
     fn drop(&mut self) {
+        // Only the tests of inputs have made one.
+        let _ = Pins::in_dir(self.0.path("netns")).remove("a");
         self.0.tidy();
     }
 }
@@ -109,6 +112,33 @@ impl Machine for IsolatedMachine {
             Command::Repeats => &["cat"],
         };
         words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    /// No part of an allocation provides devices for processes yet.
+    fn inputs(&self) -> Option<Inputs> {
+        let volume = self.0.path("volume");
+        fs::create_dir_all(&volume).unwrap();
+        fs::write(volume.join("file"), "of the volume\n").unwrap();
+        let mount = Mount {
+            host_path: volume,
+            task_path: "/volume".into(),
+            readonly: true,
+            propagation: Propagation::Private,
+        };
+        let pins = Pins::in_dir(self.0.path("netns"));
+        if !pins.path("a").exists() {
+            pins.keep("a", &Namespace::new().unwrap()).unwrap();
+        }
+        let network = fs::metadata(pins.path("a")).unwrap().ino();
+        let script = "cat /volume/file; touch /volume/file 2>/dev/null || echo refused
+            readlink /proc/self/ns/net";
+        Some(Inputs {
+            mounts: vec![mount],
+            devices: Vec::new(),
+            network: Some(NetworkSpace { path: pins.path("a"), hostname: None }),
+            command: ["sh", "-c", script].map(str::to_owned).into(),
+            expected: format!("of the volume\nrefused\nnet:[{network}]\n"),
+        })
     }
 
     fn finds(&self) -> Finds {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsString};
 
 use futures_util::future::BoxFuture;
 use herdlet_api_types::driver::ExecOptions;
-use herdlet_driver::contract::{Behaviour, Command, Finds, Machine, attempt_id};
+use herdlet_driver::contract::{Behaviour, Command, Finds, Inputs, Machine, attempt_id};
 
 use super::{
     isolated::{IsolatedMachine, roots_of},
@@ -84,6 +84,10 @@ impl Machine for JavaMachine {
 
     fn command(&self, command: Command) -> Vec<String> {
         self.0.command(command)
+    }
+
+    fn inputs(&self) -> Option<Inputs> {
+        self.0.inputs()
     }
 
     fn finds(&self) -> Finds {

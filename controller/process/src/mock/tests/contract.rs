@@ -1,6 +1,9 @@
 //! The driver contract, with ledgers of each kind.
 
-use herdlet_driver::contract::{Behaviour, Command, Finds, Machine, attempt_id};
+use herdlet_driver::{
+    NetworkSpace,
+    contract::{Behaviour, Command, Finds, Inputs, Machine, attempt_id},
+};
 
 use super::{
     ledgers::{Engine, Plugin},
@@ -56,6 +59,15 @@ impl Machine for Mocked {
             Command::Prints => vec!["print".to_owned()],
             Command::Repeats => vec!["showinput".to_owned()],
         }
+    }
+
+    fn inputs(&self) -> Option<Inputs> {
+        let (mounts, devices) = some_inputs();
+        let network = Some(NetworkSpace { path: "/run/netns/a".into(), hostname: Some("a".to_owned()) });
+        let given = Given { mounts: mounts.clone(), devices: devices.clone(), network: network.clone() };
+        // The scripted output of all commands follows.
+        let expected = format!("{}out", serde_json::to_string(&given).unwrap());
+        Some(Inputs { mounts, devices, network, command: vec!["showtask".to_owned()], expected })
     }
 
     fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
