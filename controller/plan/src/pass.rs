@@ -7,7 +7,7 @@ use crate::{
     context::Context,
     facts::Fact,
     op::{Part, TaskIndex},
-    parts::{Memory, Need, Progress, ReadWhen, Trust, WhileRunning},
+    parts::{IfLost, Memory, Need, Progress, ReadWhen, Trust, WhileRunning},
     plan::{Change, Plan, TaskChange, Waiting},
     spec::AllocSpec,
     state::{AllocState, Doing, PartState, Run},
@@ -64,13 +64,24 @@ impl Pass<'_> {
             PartState::Failed { doing, retry_at_ns, .. } => {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if self.due(retry_at_ns) {
-                    let again = if doing == Doing::Renew { Doing::Renew } else { Doing::Up };
-                    self.bring_up(part, again);
+                    self.try_again(part, doing);
                 }
                 self.wait(Waiting::Part(part));
             }
         }
         Progress::Pending
+    }
+
+    /// Repeats what has failed. An inspection need not be repeated, as bringing the part up compares too, except of what may not
+    /// be made again without its users' knowledge.
+    fn try_again(&mut self, part: Part, failed: Doing) {
+        match failed {
+            Doing::Inspect(_) if part.row().if_lost != IfLost::Restore => {
+                self.operate(part, failed, Verb::Inspect);
+            }
+            Doing::Renew => self.bring_up(part, Doing::Renew),
+            Doing::Up | Doing::Down | Doing::Inspect(_) => self.bring_up(part, Doing::Up),
+        }
     }
 
     /// Brings a part up once all its inputs are known.

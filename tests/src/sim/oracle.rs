@@ -277,7 +277,9 @@ impl Life {
             self.explain();
             return never_comes(why);
         }
-        if let Some(stuck) = self.jobs.values().find_map(|job| deployments::stuck(job)) {
+        // Replicas that wait for their turn to restart wait for one whose health users decide on.
+        let mut jobs = self.jobs.values().filter(|job| !self.is_turn_blocked(job));
+        if let Some(stuck) = jobs.find_map(|job| deployments::stuck(job)) {
             return never_comes(format!("a deployment does not end: {stuck:?}"));
         }
         let stopped = |key| self.jobs.get(key).is_some_and(|view: &Arc<JobView>| view.job.stop);

@@ -26,7 +26,9 @@ impl Life {
                 return never_comes(format!("task {task} of {name} has an expired token"));
             }
             let (group, task) = spec_of(&attempt.alloc, *index)?;
-            if !self.machine.probes.is_known((*id, *index), task) {
+            // Without its state the agent cannot know what an attempt has read at its start.
+            let is_forgotten = self.machine.forgotten.contains(id);
+            if !is_forgotten && !self.machine.probes.is_known((*id, *index), task) {
                 let name = attempt.alloc.name();
                 return never_comes(format!(
                     "task {} of {name} does not know the newest value of its probe",
@@ -34,7 +36,6 @@ impl Life {
                 ));
             }
             let key = (*id, *index, *number);
-            let is_forgotten = self.machine.forgotten.contains(id);
             if !is_forgotten && !self.machine.vault.is_known((*id, *index), task) {
                 return never_comes(format!(
                     "task {} of {} has an old token of Vault",

@@ -130,10 +130,8 @@ impl Writer<'_> {
         };
         self.notes.push(Note::DriftDetected { of: self.drifted(part), by, why: why.clone() });
         self.state.parts.mark_drifted(part, self.now.boot_ns);
-        let doing = Doing::Inspect(Some(by));
-        self.state
-            .parts
-            .set_part(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
+        let (doing, retry_at_ns) = (Doing::Up, self.now.boot_ns);
+        self.state.parts.set_part(part, PartState::Failed { doing, attempt: 1, retry_at_ns, why });
     }
 
     /// It was taken down: what it reported is no longer valid.
