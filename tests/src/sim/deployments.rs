@@ -41,13 +41,14 @@ pub fn went_back(job: &JobView) -> Option<u64> {
     job.deployments.iter().find(|one| one.job_version + 1 == job.version)?.reverted_to
 }
 
-/// A running deployment of a settled job that does not wait for anything.
+/// A running deployment of a settled job that does not wait for anything. One may wait for its promotion beside an allocation that
+/// it counts as unhealthy.
 pub fn stuck(job: &JobView) -> Option<&Arc<Deployment>> {
     let waits = matches!(
         job.convergence.reason,
         Some(Reason::Promotion | Reason::Port | Reason::Constraint | Reason::Capacity)
     );
-    job.deployments.iter().find(|one| one.is_running() && !waits)
+    job.deployments.iter().find(|one| one.is_running() && !one.requires_promotion() && !waits)
 }
 
 fn follows(was: Option<&Deployment>, is: &Deployment) -> Result<(), &'static str> {

@@ -60,7 +60,7 @@ impl Writer<'_> {
             PartState::Busy { .. } => self.state.parts.note_source_change(part),
             PartState::Pending { .. } => self.state.parts.set_part(part, PartState::Unknown),
             PartState::Failed { .. } => self.state.parts.retry_now(part),
-            PartState::Unknown | PartState::Suspect(_) | PartState::Absent => {}
+            PartState::Unknown | PartState::Absent => {}
         }
     }
 

@@ -220,6 +220,20 @@ fn a_change_during_a_render_causes_another_and_the_first_counts() {
     assert_eq!(life.issued("Start"), 2);
 }
 
+/// An inspection reads no data, so its result does not mean that the files have the newest.
+#[test]
+fn a_change_of_data_before_an_inspection_is_rendered_after_it() {
+    let spec = templated(vec![restarting()]);
+    let mut life = running_with(&spec, &[1]);
+    life.write(|writer| writer.drift(TEMPLATES, Noticed::Event));
+    life.source_changed();
+    life.outcome(TEMPLATES, Outcome::Present(None));
+    assert_eq!(life.issued[2..], ["Inspect", "Up"], "{:?}", life.issued);
+    life.outcome(TEMPLATES, rendered(&[2]));
+    assert!(life.restarts(), "{:?}", life.messages());
+    assert!(life.state.changed_sources.is_empty());
+}
+
 #[test]
 fn equal_outputs_change_nothing() {
     let spec = templated(vec![restarting()]);
