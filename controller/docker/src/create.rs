@@ -33,6 +33,7 @@ use crate::{
 
 pub(crate) use capabilities::granted as granted_capabilities;
 pub(crate) use group::GroupNetwork;
+pub(crate) use group::host_lines;
 pub(crate) use limits::Compute;
 pub(crate) use network::joined;
 #[cfg(test)]

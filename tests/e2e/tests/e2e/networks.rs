@@ -109,7 +109,7 @@ fn claims(agent: &Agent) -> Vec<String> {
     names
 }
 
-fn until_nothing_left(agent: &Agent) {
+pub(crate) fn until_nothing_left(agent: &Agent) {
     wait::until_true("no namespace, no claim, no interface", || {
         claims(agent).is_empty() && pairs().is_empty()
     });
