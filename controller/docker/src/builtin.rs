@@ -175,7 +175,7 @@ impl Builtin {
             let mut record = ContainerRecord::new(&config.docker.image, found.id.as_str(), &found.config);
             let (shared, own) = (Arc::clone(&self.shared), id.clone());
             let claimed = herdlet_runtime::off_thread(move || {
-                record.network = shared.plan_network(&request)?;
+                record.network = shared.plan_network(own.alloc, &request)?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;
                 let claims = shared.claims()?;

@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use bollard::models::HostConfig;
-use herdlet_api_types::driver::DriverNetwork;
+use herdlet_api_types::{AllocId, driver::DriverNetwork};
 use herdlet_base::{error::in_full, paths::hashed};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, TaskEvent};
 use herdlet_network::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     config::FieldError,
-    create::{Request, joined},
+    create::{Request, joined, not_joined},
     names::{self, Naming},
 };
 
@@ -49,14 +49,14 @@ impl BuiltinState {
     ///
     /// # Errors
     /// A container that does not exist.
-    pub(super) fn plan_network(&self, request: &Request) -> DriverResult<NetworkPlan> {
+    pub(super) fn plan_network(&self, alloc: AllocId, request: &Request) -> DriverResult<NetworkPlan> {
         let host = request.body.host_config.clone().unwrap_or_default();
         let mode = host.network_mode.as_deref();
         if request.network.is_some() {
             return Ok(NetworkPlan::Given);
         }
         if let Some(name) = joined(mode) {
-            return self.plan_joined(name);
+            return self.plan_joined(alloc, name);
         }
         Ok(match mode.unwrap_or_default() {
             "host" => NetworkPlan::Given,
@@ -65,21 +65,19 @@ impl BuiltinState {
         })
     }
 
-    fn plan_joined(&self, name: &str) -> DriverResult<NetworkPlan> {
+    /// That of a container of the same allocation; any other may be somebody else's.
+    fn plan_joined(&self, alloc: AllocId, name: &str) -> DriverResult<NetworkPlan> {
         let failed = |error| DriverError::retry(format!("list the containers: {error}"));
         // As on other engines, also by the name that it has on a node of a cluster.
         let namings = [Naming::Own, Naming::Nomad];
-        let has_name = |id: &&AttemptId| {
+        let has_name = |id: &AttemptId| {
             namings.iter().any(|naming| names::container(id, &self.instance, *naming) == name)
         };
+        let may_join = |id: &AttemptId| id.alloc == alloc || self.policy.may_join_network(name);
         let found = self.dirs.list().map_err(failed)?;
-        let missing = || {
-            DriverError::recoverable(format!(
-                "join the network of the container {name:?}: no container of this agent has that name; start its task first"
-            ))
-        };
-        let of = found.iter().rev().find(has_name).ok_or_else(missing)?;
-        let record = self.recorded(of)?.ok_or_else(missing)?;
+        let of = found.iter().rev().find(|id| has_name(id) && may_join(id));
+        let of = of.ok_or_else(|| not_joined(name, alloc))?;
+        let record = self.recorded(of)?.ok_or_else(|| not_joined(name, alloc))?;
         Ok(NetworkPlan::Joined { attempt: of.name(), namespace: self.namespace_of(of, &record.network) })
     }
 
@@ -305,10 +303,8 @@ fn refused(error: ConnectError) -> DriverError {
 mod tests {
     use std::collections::HashMap;
 
-    use bollard::models::PortBinding;
-    use herdlet_api_types::AllocId;
-
     use super::*;
+    use bollard::models::PortBinding;
 
     #[test]
     fn ports_are_those_of_the_request_for_both_protocols() {

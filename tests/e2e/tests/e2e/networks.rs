@@ -87,7 +87,7 @@ pub(crate) fn ask_udp(port: u16) -> String {
 }
 
 /// The interfaces of the machine that lead to allocations.
-fn pairs() -> BTreeSet<String> {
+pub(crate) fn pairs() -> BTreeSet<String> {
     let entries = fs::read_dir("/proc/sys/net/ipv4/conf").unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("hl") && !name.starts_with("hl-")).collect()

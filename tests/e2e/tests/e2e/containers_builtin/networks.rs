@@ -9,15 +9,18 @@ use herdlet_e2e::{
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::{Ground, runs_on};
-use crate::{common::job, networks::until_nothing_left};
+use crate::{
+    common::job,
+    networks::{pairs, until_nothing_left},
+};
 
-const ENTRY: &str = "entrypoint: [env]\nuserns_mode: host\n";
+const ENTRY: &str = "entrypoint: [env]\n";
 
 /// A server of a page in the network of its container.
 const HTTPD: &str = "mkdir -p /tmp/www; echo served >/tmp/www/index.html; trap 'exit 0' TERM; busybox httpd -f -p 8080 -h /tmp/www & wait";
 
 const GROUP: &str = "network: {ports: {http: {to: 8080}}}\nrestart: {attempts: 100, interval: 1h, delay: 50ms, mode: delay}\n\
-     services:\n  - {name: web, port: http}\n  - {name: inside, port: http, task: t, address_mode: driver}\n";
+     services:\n  - {name: web, port: http}\n";
 
 fn ground() -> Option<Ground> {
     Ground::start_with("", &ports::for_tasks())
@@ -25,7 +28,8 @@ fn ground() -> Option<Ground> {
 
 fn serves(ground: &Ground, config: &str) -> String {
     let config = format!("{ENTRY}network_mode: bridge\nports: [http]\n{config}");
-    ground.task(("t", HTTPD), &config, "user: root")
+    let service = "user: root\nservices:\n  - {name: inside, port: http, address_mode: driver}";
+    ground.task(("t", HTTPD), &config, service)
 }
 
 fn until_served(port: u16) {
@@ -100,13 +104,13 @@ fn the_network_of_a_container_is_repaired() {
     };
     let file = files.into_iter().find(of_container).unwrap();
     ground.agent.kill();
-    let script = "for i in /sys/class/net/hl*; do case ${i##*/} in hl-*) ;; *) ip link delete ${i##*/};; esac; done; nft flush ruleset";
-    assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+    for pair in pairs() {
+        assert!(Command::new("ip").args(["link", "delete", &pair]).status().unwrap().success());
+    }
     unmount(&file, UnmountFlags::DETACH).unwrap();
     ground.agent.launch();
     until_served(port);
     assert_eq!(ground.first(), before, "it is the same process");
-    ground.agent.until_printed(&["describe", "alloc/web.g[0]"], |text| text.contains("network"));
     finish(ground);
 }
 
@@ -133,8 +137,7 @@ fn modes_are_those_of_docker() {
         &format!("{ENTRY}network_mode: \"container:server-${{NOMAD_ALLOC_ID}}\""),
         "user: root",
     );
-    let group = GROUP.replace("task: t", "task: server");
-    ground.agent.apply_and_wait(&job("pair", "service", &group, &[server, beside]));
+    ground.agent.apply_and_wait(&job("pair", "service", GROUP, &[server, beside]));
     let shown = |task: &str| {
         let arguments = [
             "exec",
@@ -149,6 +152,20 @@ fn modes_are_those_of_docker() {
         ground.agent.cli(&arguments).success().stdout
     };
     assert_eq!(shown("server"), shown("beside"));
+    finish(ground);
+}
+
+#[test]
+fn the_network_of_another_allocations_container_is_refused() {
+    let Some(mut ground) = ground() else { return };
+    let task = serves(&ground, "");
+    ground.agent.apply_and_wait(&job("web", "service", GROUP, &[task]));
+    let mode =
+        format!("{ENTRY}network_mode: \"container:t-{}\"", ground.agent.alloc("web.g[0]").unwrap().id());
+    let task = ground.task(("t", "true"), &mode, "restart: {attempts: 0, mode: fail}");
+    ground.agent.apply(&job("pair", "batch", "reschedule: {attempts: 0, unlimited: false}\n", &[task]));
+    let shown = ground.failure("pair");
+    assert!(shown.contains("is not a container of the same allocation"), "{shown}");
     finish(ground);
 }
 
