@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn names_of_networks_are_no_allocations() {
-        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".repeat(128).into(), attempt: 7 };
+        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".repeat(128), attempt: 7 };
         let name = owner(&id);
         assert!(is_of_container(&name) && name.parse::<uuid::Uuid>().is_err() && name.len() < 64, "{name}");
         assert_ne!(name, owner(&AttemptId { attempt: 8, ..id.clone() }));
