@@ -103,6 +103,7 @@ async fn remove_all(charge: &Charge, instance: InstanceId) -> anyhow::Result<()>
         cgroup_parent: charge.cgroup_parent.clone(),
         drivers: DriverSettings::all(),
         host: Host::standalone(),
+        network: herdlet_config::network::Network::default(),
         leash: None,
     })?;
     instance.remove_all().await

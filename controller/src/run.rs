@@ -129,6 +129,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         cgroup_parent: options.cgroup_parent,
         drivers: DriverSettings::all(),
         host: Host::standalone(),
+        network: herdlet_config::network::Network::default(),
         leash: Some(leash),
     })?;
     if let herdlet_process::cgroup::Isolation::None { why } = &instance.isolation {

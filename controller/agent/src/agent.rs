@@ -175,7 +175,7 @@ impl Agent {
         let memory = Memory::new(&world, forgotten, extent);
         let of_machine = network.clone();
         let networks = Arc::new(AllocNetworks::new(
-            instance.id.clone(),
+            Arc::clone(&instance.bridge),
             network,
             &instance.paths,
             Machine::new(&host_ip, current.clone()),

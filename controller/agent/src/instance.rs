@@ -25,8 +25,9 @@ use herdlet_base::{
     privileges::Privileges,
 };
 use herdlet_config::{DriverSettings, network::Network};
-use herdlet_docker::{ContainerSetup, Containers, DockerDriver, Setup};
+use herdlet_docker::{ContainerNetworks, ContainerSetup, Containers, DockerDriver, Setup};
 use herdlet_driver::{Availability, Leftover, Registry, TaskDriver};
+use herdlet_network::networks::{Bridge, LoneNetworks};
 use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::{
     attempts::Attempts,
@@ -42,7 +43,7 @@ use herdlet_storage::alloc_dir::{self, AllocDir};
 use serde::Deserialize as _;
 
 use crate::{
-    networks::{AllocNetworks, Machine},
+    networks::{AllocNetworks, Machine, bridge_of},
     published,
 };
 
@@ -57,6 +58,8 @@ pub struct Options {
     /// Which drivers may start tasks, and their options.
     pub drivers: DriverSettings,
     pub host: Host,
+    /// The bridge of networks.
+    pub network: Network,
     /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
     pub leash: Option<OwnedFd>,
 }
@@ -91,6 +94,8 @@ pub struct Instance {
     pub cgroup_parent: String,
     /// Task drivers by name.
     pub drivers: Registry,
+    /// The bridge of its networks.
+    pub bridge: Arc<Bridge>,
 }
 
 impl Instance {
@@ -99,7 +104,8 @@ impl Instance {
     /// # Errors
     /// If a directory can't be created or watched. Missing cgroups are not an error: see [`Isolation::None`].
     pub fn open(options: Options) -> anyhow::Result<Self> {
-        let Options { instance, paths, cgroup_parent, drivers: settings, host, leash } = options;
+        let Options { instance, paths, cgroup_parent, drivers: settings, host, network, leash } = options;
+        let bridge = bridge_of(&instance, &network, &paths);
         let made = |path: &Path| format!("failed to make directory {}", path.display());
         durable::make_passage(&paths.state).with_context(|| made(&paths.state))?;
         durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
@@ -126,13 +132,16 @@ impl Instance {
             if starts == Availability::Enabled || dir.exists() {
                 let setup = container_setup(name, dir, (&settings, &instance, &host))?;
                 let driver: Arc<dyn TaskDriver> = match machine.as_ref().filter(|_| name == DOCKER) {
-                    Some(machine) => Arc::new(DockerDriver::open(setup, machine.containers(&paths)?)?),
+                    Some(machine) => {
+                        Arc::new(DockerDriver::open(setup, machine.containers(&paths, &bridge)?)?)
+                    }
                     None => Arc::new(Containers::open(setup)?),
                 };
                 drivers.insert(driver, starts);
             }
         }
-        Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
+        let privileges = Privileges::probe();
+        Ok(Self { id: instance, paths, privileges, isolation, cgroup_parent, drivers, bridge })
     }
 
     /// Ends and removes everything the instance has on this machine except its state directory: processes, mounts, cgroups,
@@ -163,8 +172,12 @@ impl Instance {
         {
             left.push(format!("cgroups: {}", herdlet_base::error::in_full(&error)));
         }
-        let networks =
-            AllocNetworks::new(self.id.clone(), Network::default(), &self.paths, Machine::of_process());
+        let networks = AllocNetworks::new(
+            Arc::clone(&self.bridge),
+            Network::default(),
+            &self.paths,
+            Machine::of_process(),
+        );
         match herdlet_runtime::off_thread(move || networks.remove_all()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => left.push(format!("networks: {error}")),
@@ -227,9 +240,10 @@ impl ProcessMachine {
     }
 
     /// For containers without an engine.
-    fn containers(&self, paths: &Paths) -> anyhow::Result<ContainerSetup> {
-        let images = paths.state.join("images");
-        Ok(ContainerSetup { setup: self.setup()?, roots: Arc::clone(&self.roots), images })
+    fn containers(&self, paths: &Paths, bridge: &Arc<Bridge>) -> anyhow::Result<ContainerSetup> {
+        let (images, lone) = (paths.state.join("images"), LoneNetworks::in_runtime(&paths.runtime));
+        let networks = ContainerNetworks { bridge: Arc::clone(bridge), lone };
+        Ok(ContainerSetup { setup: self.setup()?, roots: Arc::clone(&self.roots), images, networks })
     }
 }
 

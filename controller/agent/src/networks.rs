@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use herdlet_api_types::{
@@ -20,17 +20,12 @@ use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
 use herdlet_config::network::Network as Settings;
 use herdlet_network::{
-    host,
-    link::{self, InterfaceName},
     namespace::NamespaceId,
     networks::{
-        AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NetworkError, NetworkRequest,
-        NetworkState, Networks, RequestedPort, SETTINGS,
+        AllocNetwork as Made, Bridge, BridgeSettings, ConnectError, INTERFACE, LoneNetworks, NetworkError,
+        NetworkRequest, NetworkState, RequestedPort,
     },
     port_owner::HeldPort,
-    ports::PortHolder,
-    socket::{Protocol, Socket},
-    subnet::Subnet,
 };
 use herdlet_plan::{
     action::Outcome,
@@ -44,7 +39,7 @@ use tokio::sync::watch;
 pub use self::view::dropping_chains;
 use self::{
     description::Description,
-    failure::{failed, fatal, not_held, retry, warn_of_stranger},
+    failure::{failed, fatal, not_held, retry},
 };
 use crate::current_node::CurrentNode;
 pub use herdlet_network::networks::{NameServer, NameSockets};
@@ -58,21 +53,15 @@ mod view;
 
 pub use drift::is_on_bridge;
 
-/// Number of digits of the instance's id in the name of its bridge.
-const DIGITS: usize = 8;
-
 /// The networks.
 #[derive(Debug)]
 pub struct AllocNetworks {
-    instance: InstanceId,
+    bridge: Arc<Bridge>,
     settings: Settings,
     paths: Paths,
     machine: Machine,
     lone: LoneNetworks,
     cni: CniNetworks,
-    /// For ports that lead to allocations on the bridge. They stay held if another bridge takes its place.
-    holder: PortHolder,
-    bridged: Mutex<Option<Arc<Networks>>>,
     name_servers: watch::Sender<Option<Arc<NameServer>>>,
 }
 
@@ -135,18 +124,29 @@ pub struct SweepCount {
 pub const NO_PERMISSION: &str = "the agent lacks the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN: run it as root, or use \
                                  the machine's network (mode host)";
 
+/// The bridge of an instance, which allocations and containers share.
+pub fn bridge_of(instance: &InstanceId, settings: &Settings, paths: &Paths) -> Arc<Bridge> {
+    Arc::new(Bridge::new(BridgeSettings {
+        instance: instance.0.clone(),
+        name: settings.bridge.clone(),
+        subnet4: settings.subnet,
+        subnet6: settings.subnet6,
+        mtu: settings.mtu,
+        hairpin: settings.hairpin,
+        runtime: paths.runtime.clone(),
+    }))
+}
+
 impl AllocNetworks {
-    /// The networks of this instance. Changes nothing.
-    pub fn new(instance: InstanceId, settings: Settings, paths: &Paths, machine: Machine) -> Self {
+    /// The networks of the instance that has this bridge. Changes nothing.
+    pub fn new(bridge: Arc<Bridge>, settings: Settings, paths: &Paths, machine: Machine) -> Self {
         Self {
             cni: CniNetworks::new(settings.cni.clone(), &paths.state, &paths.runtime),
-            instance,
+            bridge,
             settings,
             paths: paths.clone(),
             machine,
             lone: LoneNetworks::in_runtime(&paths.runtime),
-            holder: PortHolder::default(),
-            bridged: Mutex::default(),
             name_servers: watch::Sender::new(None),
         }
     }
@@ -184,7 +184,7 @@ impl AllocNetworks {
             NetworkMode::Host => Ok(()),
             NetworkMode::Cni(_) => return self.cni_down(alloc),
             NetworkMode::None => self.lone.down(&owner),
-            NetworkMode::Bridge => self.bridge_down(&owner),
+            NetworkMode::Bridge => self.bridge.disconnect(&owner),
         };
         match removed {
             Ok(()) => description::removed(&self.paths.alloc(&alloc.id)),
@@ -233,7 +233,7 @@ impl AllocNetworks {
     }
 
     fn held(&self) -> Vec<HeldPort> {
-        let mut held = self.holder.held();
+        let mut held = self.bridge.holder().held();
         held.extend(self.cni.held_ports());
         held
     }
@@ -246,10 +246,10 @@ impl AllocNetworks {
         }
         // Plugins detach a network before its namespace goes.
         let mut swept = self.cni_sweep(&is_leak);
-        if !self.has_any() {
+        if !self.bridge.may_be_used() {
             return swept;
         }
-        let found = self.bridged().and_then(|networks| Ok((networks.owners()?, networks)));
+        let found = self.bridge.networks().and_then(|networks| Ok((networks.owners()?, networks)));
         let (owners, networks) = match found {
             Ok(found) => found,
             Err(error) => {
@@ -279,18 +279,19 @@ impl AllocNetworks {
             return Ok(());
         }
         let detached = self.cni.remove_all().map_err(|error| in_full(&error));
-        let removed = if self.has_any() { self.remove_bridged() } else { Ok(()) };
+        let removed = if self.bridge.may_be_used() { self.remove_bridged() } else { Ok(()) };
         detached.and(removed.map_err(|error| in_full(&error)))
     }
 
     /// Removes the bridge and its rules if no allocation has a network: at the end of an agent they would be left if the instance is not
     /// used again. The next network makes them again.
     pub fn remove_unused(&self) {
-        if self.machine.permission == Permission::Missing || !self.has_any() {
+        if self.machine.permission == Permission::Missing || !self.bridge.may_be_used() {
             return;
         }
         let removed = self
-            .bridged()
+            .bridge
+            .networks()
             .and_then(|networks| if networks.is_unused()? { networks.remove() } else { Ok(()) });
         if let Err(error) = removed {
             tracing::warn!(error = in_full(&error), "failed to remove the bridge that no allocation uses");
@@ -298,7 +299,7 @@ impl AllocNetworks {
     }
 
     fn remove_bridged(&self) -> Result<(), NetworkError> {
-        let networks = self.bridged()?;
+        let networks = self.bridge.networks()?;
         let mut removed = Ok(());
         for owner in networks.owners()? {
             removed = removed.and(networks.down(&owner));
@@ -306,49 +307,15 @@ impl AllocNetworks {
         removed.and(networks.remove())
     }
 
-    /// Whether an earlier agent may have made networks.
-    fn has_any(&self) -> bool {
-        let is_used = |dir: &str| {
-            let entries = std::fs::read_dir(self.paths.runtime.join(dir));
-            entries.is_ok_and(|mut entries| entries.next().is_some())
-        };
-        is_used("netns") || is_used("addresses") || is_used(SETTINGS) || self.has_bridge().unwrap_or_default()
-    }
-
-    fn has_bridge(&self) -> Result<bool, NetworkError> {
-        Ok(link::find(&mut route_socket()?, &self.bridge_name()?)?.is_some())
-    }
-
-    /// The ports come first: a process that has one must not lose its packets to an allocation. If they are mapped already, the process
-    /// came later, while no agent ran.
     fn bridge_up(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
-        let networks = self.bridged()?;
         let ports = self.ports_of(about.alloc);
-        let request = request(owner, &ports);
-        if let Err(error) = self.holder.hold(owner, &request.held_ports()) {
-            if !networks.maps_ports(&request)? {
-                return Ok(not_held(&error));
-            }
-            warn_of_stranger(owner, &error);
-        }
-        let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
-        let about = about.with_name_server(self.name_server(&networks));
+        let made = match self.bridge.connect(&request(owner, &ports)) {
+            Ok(made) => made,
+            Err(ConnectError::Port(error)) => return Ok(not_held(&error)),
+            Err(ConnectError::Network(error)) => return Err(error),
+        };
+        let about = about.with_name_server(self.name_server(&*self.bridge.networks()?));
         Ok(about.written(&addresses_of(&made), bridged_facts(&made)))
-    }
-
-    /// The ports are released last: until then they may lead to the allocation.
-    fn bridge_down(&self, owner: &str) -> Result<(), NetworkError> {
-        self.bridged()?.down(owner)?;
-        self.holder.release(owner);
-        Ok(())
-    }
-
-    /// Another agent may have taken a network that this one has chosen.
-    fn choose_again_after(&self, error: &NetworkError) {
-        let is_chosen = self.settings.subnet.is_none();
-        if is_chosen && matches!(error, NetworkError::Overlap { subnet: Subnet::V4(_), .. }) {
-            *self.bridged.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
     }
 
     fn describe<'a>(&self, alloc: &'a Allocation) -> Result<Description<'a>, String> {
@@ -362,58 +329,17 @@ impl AllocNetworks {
         // The sockets have ended with the earlier agent.
         if matches!(outcome, Outcome::Present(_)) {
             let ports = self.ports_of(about.alloc);
-            if let Err(error) = self.holder.hold(owner, &request(owner, &ports).held_ports()) {
-                warn_of_stranger(owner, &error);
-            }
+            self.bridge.hold(&request(owner, &ports));
         }
         Ok(outcome)
     }
 
     fn seen_on_bridge(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
-        let (networks, ports) = (self.bridged()?, self.ports_of(about.alloc));
+        let (networks, ports) = (self.bridge.networks()?, self.ports_of(about.alloc));
         let state = networks.inspect(&request(owner, &ports))?;
         let is_complete = matches!(state, NetworkState::Complete(_));
         let about = about.with_name_server(is_complete.then(|| self.name_server(&networks)).flatten());
         Ok(about.observed(state, |made| (addresses_of(&made), bridged_facts(&made))))
-    }
-
-    /// The bridge, opened now if it never was.
-    fn bridged(&self) -> Result<Arc<Networks>, NetworkError> {
-        let mut bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(networks) = bridged.as_ref() {
-            return Ok(Arc::clone(networks));
-        }
-        let (mut socket, name) = (route_socket()?, self.bridge_name()?);
-        let mtu = match self.settings.mtu {
-            Some(mtu) => mtu,
-            None => host::mtu(&mut socket)?,
-        };
-        let subnet4 = match self.settings.subnet {
-            Some(subnet) => subnet,
-            None => host::default_subnet(&mut socket, &name)?,
-        };
-        let config = BridgeConfig {
-            instance: self.instance.0.clone(),
-            name,
-            subnet4,
-            subnet6: self.settings.subnet6,
-            mtu,
-            hairpin: self.settings.hairpin,
-            runtime: self.paths.runtime.clone(),
-        };
-        let opened = Networks::open(config);
-        let networks = opened.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
-        Ok(Arc::clone(bridged.insert(Arc::new(networks))))
-    }
-
-    fn bridge_name(&self) -> Result<InterfaceName, NetworkError> {
-        if let Some(name) = &self.settings.bridge {
-            return Ok(name.clone());
-        }
-        let digits: String = self.instance.0.chars().take(DIGITS).collect();
-        let named = InterfaceName::new(&format!("hl-{digits}"));
-        named
-            .map_err(|error| NetworkError::Io { what: "name a bridge", source: std::io::Error::other(error) })
     }
 
     /// The ports that lead to an allocation.
@@ -485,10 +411,6 @@ fn facts_of(namespace: NamespaceId, of_bridge: Option<(Ipv4Addr, AllocNetwork)>)
 /// The machine's network is always the same.
 fn facts_of_machine() -> Arc<Facts> {
     Arc::new(Facts { revision: Revision(1), ..Facts::default() })
-}
-
-fn route_socket() -> Result<Socket, NetworkError> {
-    Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
 }
 
 #[cfg(test)]

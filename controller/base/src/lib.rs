@@ -26,6 +26,7 @@ pub mod error;
 pub mod http_client;
 pub mod interrupt;
 pub mod mounts;
+pub mod network_texts;
 pub mod observation;
 pub mod own_thread;
 pub mod ownership;

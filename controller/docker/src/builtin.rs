@@ -8,7 +8,8 @@
 //! | --- | --- |
 //! | `tasks` | a task as a process |
 //! | `process`, `program`, `users`, `calls` | its environment, rights and limits; its command; its user; its system calls |
-//! | `root`, `files` | its root; files about its network |
+//! | `root` | its root |
+//! | `network_plan`, `networks`, `files` | its network, if it has one of its own; files about it |
 //! | `pull` | its image |
 //! | `dirs` | its directory, with what it changes |
 //! | `refuse` | what is refused |
@@ -17,6 +18,8 @@
 mod calls;
 mod dirs;
 mod files;
+mod network_plan;
+mod networks;
 mod process;
 mod program;
 mod pull;
@@ -26,12 +29,18 @@ mod shared;
 mod tasks;
 mod users;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use herdlet_api_types::{
     AllocId, UnixNanos,
-    driver::{DriverInfo, ImageUse, ImageView},
+    driver::{DOCKER, DriverInfo, DriverNetwork, ImageUse, ImageView},
+    job::Task,
 };
 use herdlet_base::error::in_full;
 use herdlet_driver::{
@@ -49,13 +58,18 @@ use herdlet_process::{
 use tokio::{sync::Notify, time};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use self::network_plan::ContainerNetworks;
 use self::{
     calls::CallFilters,
     dirs::{ContainerDirs, ContainerRecord},
     shared::BuiltinState,
     tasks::ContainerTasks,
 };
-use crate::{create::Compute, policy::Policy};
+use crate::{
+    config::{self, FieldError},
+    create::Compute,
+    policy::Policy,
+};
 
 /// The stop signal of images that name none.
 const STOP_SIGNAL: &str = "SIGTERM";
@@ -71,6 +85,8 @@ pub struct ContainerSetup {
     pub roots: Arc<Roots>,
     /// The directory of the store of images.
     pub images: std::path::PathBuf,
+    /// Where networks are made.
+    pub networks: ContainerNetworks,
 }
 
 /// The engine.
@@ -95,7 +111,7 @@ impl Builtin {
     /// Opens it. Must be called within a tokio runtime.
     pub(crate) fn open(opening: Opening<'_>, isolated: ContainerSetup) -> Result<Self, std::io::Error> {
         let Opening { policy, compute, instance, info, dir } = opening;
-        let ContainerSetup { setup, roots, images } = isolated;
+        let ContainerSetup { setup, roots, images, networks } = isolated;
         let store = Store::open(&images).map_err(std::io::Error::other)?;
         let shared = Arc::new(BuiltinState {
             policy,
@@ -107,16 +123,25 @@ impl Builtin {
             filters: CallFilters::default(),
             events: Outlet::default(),
             removed: Notify::new(),
+            networks,
+            connected: Notify::new(),
+            network_turn: Mutex::default(),
         });
         let ended = CancellationToken::new();
         tokio::spawn(ended.clone().run_until_cancelled_owned(collect(Arc::clone(&shared))));
         let engine = Engine::new(info, ContainerTasks(Arc::clone(&shared)), setup);
+        let repairs = networks::keep_repaired(Arc::clone(&shared), engine.clone());
+        tokio::spawn(ended.clone().run_until_cancelled_owned(repairs));
         Ok(Self { engine, shared, _tasks: ended.drop_guard() })
     }
 
     /// Whether an attempt is one of this engine.
-    pub(crate) fn has(&self, id: &AttemptId) -> bool {
-        self.shared.dirs.exists(id)
+    ///
+    /// # Errors
+    /// If the records can't be read.
+    pub(crate) fn has(&self, id: &AttemptId) -> DriverResult<bool> {
+        // Its directory is removed before the record of its process: an agent may have ended in between.
+        Ok(self.shared.dirs.exists(id) || self.engine.has_record(id)?)
     }
 
     /// Whether an allocation has an attempt here.
@@ -140,16 +165,17 @@ impl Builtin {
     pub(crate) async fn start(&self, task: TaskConfig) -> DriverResult<Started> {
         let id = task.id.clone();
         if self.shared.recorded(&id)?.is_none() {
-            let (config, _) = self.shared.read(&task)?;
+            let (config, request) = self.shared.read(&task)?;
             let image = Reference::parse(&config.docker.image).map_err(DriverError::fatal)?;
             let found = pull::find(&self.shared, &image).await?.ok_or_else(|| {
                 DriverError::recoverable(format!(
                     "find the image {image}: it was removed since it was pulled"
                 ))
             })?;
-            let record = ContainerRecord::new(&config.docker.image, found.id.as_str(), &found.config);
+            let mut record = ContainerRecord::new(&config.docker.image, found.id.as_str(), &found.config);
             let (shared, own) = (Arc::clone(&self.shared), id.clone());
             let claimed = herdlet_runtime::off_thread(move || {
+                record.network = shared.plan_network(own.alloc, &request)?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;
                 let claims = shared.claims()?;
@@ -157,11 +183,26 @@ impl Builtin {
             });
             claimed.await.map_err(|error| DriverError::retry(format!("record {id}: {error}")))??;
         }
-        self.engine.start(task).await
+        let started = self.engine.start(task).await?;
+        Ok(Started { network: self.network(&id).await?, ..started })
     }
 
     pub(crate) async fn recover(&self, recovery: Recovery) -> DriverResult<Recovered> {
-        self.engine.recover(recovery).await
+        let (id, known) = (recovery.id.clone(), recovery.network.clone());
+        let recovered = self.engine.recover(recovery).await?;
+        let Recovered::Running(started) = recovered else { return Ok(recovered) };
+        let network = self.network(&id).await.unwrap_or_else(|error| {
+            tracing::warn!(%id, error = error.why(), "failed to inspect the network of a container");
+            known
+        });
+        Ok(Recovered::Running(Started { network, ..started }))
+    }
+
+    /// The network that was made for a running container.
+    async fn network(&self, id: &AttemptId) -> DriverResult<Option<DriverNetwork>> {
+        let (shared, engine, own) = (Arc::clone(&self.shared), self.engine.clone(), id.clone());
+        let found = herdlet_runtime::off_thread(move || shared.driver_network(&engine, &own)).await;
+        found.map_err(|error| DriverError::retry(format!("inspect the network of {id}: {error}")))?
     }
 
     /// Stops an attempt, by the signal of its image if neither the task nor the request names one.
@@ -200,6 +241,13 @@ impl Builtin {
         let views = herdlet_runtime::off_thread(move || views(&shared, &driver)).await;
         views.map_err(|error| DriverError::retry(format!("list the images: {error}")))?
     }
+}
+
+/// Why each start of a task would be refused. Values with variables are known at the start.
+pub(crate) fn refusal(task: &Task) -> Option<String> {
+    let config = config::read(DOCKER, &task.config).ok()?;
+    let is_known = |refused: &FieldError| !refused.to_string().contains("${");
+    refuse::refusals(&config).into_iter().find(is_known).map(|refused| refused.to_string())
 }
 
 /// The images of the store, each with the tasks that use it.

@@ -33,8 +33,9 @@ use crate::{
 
 pub(crate) use capabilities::granted as granted_capabilities;
 pub(crate) use group::GroupNetwork;
+pub(crate) use group::host_lines;
 pub(crate) use limits::Compute;
-pub(crate) use network::joined;
+pub(crate) use network::{joined, not_joined};
 #[cfg(test)]
 pub(crate) use sources::Bounds;
 pub(crate) use sources::{Missing, Pin};

@@ -10,7 +10,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, driver::EngineChoice, job::Task};
 use herdlet_driver::{
     AttemptId, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited, Fingerprint, ImageView, Leftover,
     Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskEvent, Usage,
@@ -19,7 +19,7 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    builtin::{Builtin, ContainerSetup, Opening},
+    builtin::{Builtin, ContainerSetup, Opening, refusal},
     driver::{Containers, OpenError, Setup},
     engine::uses_builtin,
     policy::Policy,
@@ -57,7 +57,7 @@ impl DockerDriver {
 
     /// Whether an attempt is, or would be, one of the engine in the agent.
     fn is_builtin(&self, id: &AttemptId) -> DriverResult<bool> {
-        if self.builtin.has(id) {
+        if self.builtin.has(id)? {
             return Ok(true);
         }
         if self.daemons.has(id)? {
@@ -82,6 +82,9 @@ impl TaskDriver for DockerDriver {
         let own = self.builtin.engine.fingerprint();
         let of_builtin = stream::unfold((own, policy.clone()), |(mut own, policy)| async move {
             let next = async {
+                if policy.engine == EngineChoice::Builtin {
+                    return std::future::pending().await;
+                }
                 loop {
                     time::sleep(SEARCH_PERIOD).await;
                     if !uses_builtin(&policy) {
@@ -108,6 +111,10 @@ impl TaskDriver for DockerDriver {
 
     fn events(&self) -> BoxStream<'static, TaskEvent> {
         stream::select(self.daemons.events(), self.builtin.events()).boxed()
+    }
+
+    fn refusal(&self, task: &Task) -> Option<String> {
+        uses_builtin(&self.policy).then(|| refusal(task)).flatten()
     }
 
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {

@@ -45,7 +45,7 @@ mod runs;
 mod stats;
 mod used;
 
-pub use builtin::ContainerSetup;
+pub use builtin::{ContainerNetworks, ContainerSetup};
 pub use check::checked;
 pub use dispatch::DockerDriver;
 pub use driver::{Containers, Setup};

@@ -8,6 +8,7 @@
 //! down   mapped ports ─► file of the namespace ─► (cleanup) connections ─► pair ─► claim
 //! ```
 
+mod bridge;
 mod cleanup;
 mod drift;
 mod inside;
@@ -44,6 +45,7 @@ use cleanup::{Cleanup, RemovedNetwork};
 pub use drift::{Concern, RuleRepair};
 use name_server::ServedNames;
 
+pub use bridge::{Bridge, BridgeSettings, ConnectError};
 pub use lone::LoneNetworks;
 pub use name_server::{NameServer, NameSockets};
 pub use request::{AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, NetworkState, RequestedPort};
@@ -155,6 +157,15 @@ impl Networks {
         self.map_ports(request.owner, ports.clone())?;
         self.forget_untranslated(&ports);
         self.network(address4, &namespace)
+    }
+
+    /// Keeps the namespace of a process as that of an allocation, whose file is gone.
+    ///
+    /// # Errors
+    /// If the process has ended, or the file can't be made.
+    pub fn keep_of_process(&self, owner: &str, pid: u32) -> Result<(), NetworkError> {
+        let namespace = Namespace::of_process(pid).map_err(inspecting)?;
+        Ok(self.pins.keep(owner, &namespace)?)
     }
 
     /// Whether the ports that lead to an allocation are mapped already.

@@ -78,6 +78,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         cgroup_parent: "herdlet-node-test".to_owned(),
         drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
         host: instance::Host::standalone(),
+        network: herdlet_config::network::Network::default(),
         leash: None,
     })
     .unwrap();

@@ -29,6 +29,7 @@ use std::{
     fmt::Debug,
     io,
     os::fd::OwnedFd,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -50,7 +51,7 @@ use herdlet_driver::{
 use super::{
     attempts::{Attempts, AttemptsError, DriverNumber, Reports},
     cgroup::{Cgroup, Isolation},
-    supervisor::{self, Invocation, Process, Program, Record, State},
+    supervisor::{self, Invocation, PidFd, Process, Program, Record, State},
 };
 use supervise::Live;
 
@@ -83,6 +84,14 @@ pub trait Translate: Debug + Send + Sync + 'static {
     /// # Errors
     /// With the class of a failed start. The attempt is torn down then.
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated>;
+
+    /// The file of the network namespace that a task and its commands enter; none for the machine's.
+    ///
+    /// # Errors
+    /// If that can't be found.
+    fn network(&self, task: &TaskConfig) -> DriverResult<Option<PathBuf>> {
+        Ok(task.network.as_ref().map(|network| network.path.clone()))
+    }
 
     /// A command in a running task. Blocking for the same reasons.
     ///
@@ -167,7 +176,7 @@ pub struct Setup {
 }
 
 /// A driver whose tasks are processes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
@@ -208,6 +217,29 @@ impl Engine {
                 live: Mutex::default(),
                 turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             }),
+        }
+    }
+
+    /// Whether an attempt has a record of this driver. Blocks for a moment.
+    ///
+    /// # Errors
+    /// If the records can't be read.
+    pub fn has_record(&self, id: &AttemptId) -> DriverResult<bool> {
+        let record = self.shared.attempts().record(id).map_err(DriverError::retry)?;
+        let begun = record.filter(|record| record.state != State::Tombstone);
+        Ok(begun.is_some_and(|record| DriverNumber::of_record(&record) == self.shared.number))
+    }
+
+    /// The main process of an attempt; none if it does not run. Blocks for a moment.
+    ///
+    /// # Errors
+    /// If its record can't be read.
+    pub fn main_process(&self, id: &AttemptId) -> DriverResult<Option<PidFd>> {
+        match self.shared.attempts().record(id).map_err(DriverError::retry)? {
+            Some(record) if record.state == State::Running => {
+                supervisor::open_task(&record).map_err(DriverError::retry)
+            }
+            Some(_) | None => Ok(None),
         }
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! In: the config, the instance if there is one. Out: a finding. Nothing is changed.
 
-use herdlet_agent::networks::{AllocNetworks, Machine, NO_PERMISSION, Permission, dropping_chains};
+use herdlet_agent::networks::{
+    AllocNetworks, Machine, NO_PERMISSION, Permission, bridge_of, dropping_chains,
+};
 use herdlet_api_types::{
     InstanceId,
     network::{BridgeView, ChainLock, DroppingChain, NetworkView},
@@ -25,8 +27,8 @@ pub(super) fn networks(config: &Config, instance: Option<&InstanceId>) -> Findin
     }
     let bridge = instance.and_then(|instance| {
         let paths = config.paths(instance);
-        let networks =
-            AllocNetworks::new(instance.clone(), config.network.clone(), &paths, Machine::of_process());
+        let bridge = bridge_of(instance, &config.network, &paths);
+        let networks = AllocNetworks::new(bridge, config.network.clone(), &paths, Machine::of_process());
         networks.views(&[]).into_iter().find_map(|view| match view {
             NetworkView::Bridge(bridge) => Some(bridge),
             NetworkView::Alloc(_) => None,

@@ -73,6 +73,7 @@ pub(super) fn prepare(config: &Config, consul: &ConsulConfig) -> anyhow::Result<
             cpu_mhz: config.total().cpu_mhz,
             private_paths: config.private_paths(),
         },
+        network: config.network.clone(),
         leash: None,
     })?;
     let tree = instance.isolation.cgroups().map(|cgroups| cgroups.tree());

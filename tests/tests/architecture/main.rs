@@ -132,7 +132,7 @@ const EDGES: [(&str, &str); 21] = [
     ("manifest", "api-types base plan template"),
     ("config", "api-types base cni driver fingerprint manifest network nomad plan rpc"),
     ("process", "api-types base driver rootfs runtime shim"),
-    ("docker", "api-types base driver images process rootfs runtime shim"),
+    ("docker", "api-types base driver images network process rootfs runtime shim"),
     ("storage", "api-types base config runtime unpack"),
     ("services", "api-types base driver runtime"),
     ("variables", "api-types base runtime"),

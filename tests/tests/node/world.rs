@@ -89,6 +89,7 @@ impl World {
             cgroup_parent: "herdlet-node-test".to_owned(),
             drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
             host: instance::Host::standalone(),
+            network: herdlet_config::network::Network::default(),
             leash: None,
         })
         .unwrap();

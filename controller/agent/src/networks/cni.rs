@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, sync::Arc};
 
 use herdlet_api_types::{AllocId, Duration, alloc::Allocation, job};
-use herdlet_base::error::in_full;
+use herdlet_base::{error::in_full, network_texts::Connection};
 use herdlet_cni::{
     chain::PortMapping,
     config::ConfigError,
@@ -18,7 +18,7 @@ use herdlet_plan::{
     facts::{Facts, Revision},
     network::AllocNetwork,
 };
-use herdlet_storage::network_files::{Connection, NetworkFiles};
+use herdlet_storage::network_files::NetworkFiles;
 
 use super::{
     AllocNetworks, SweepCount,

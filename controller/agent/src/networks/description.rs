@@ -12,10 +12,10 @@ use herdlet_api_types::{
     alloc::Allocation,
     job::{Dns, NetworkMode},
 };
-use herdlet_base::error::in_full;
+use herdlet_base::{error::in_full, network_texts::Connection};
 use herdlet_network::networks::NetworkState;
 use herdlet_plan::{action::Outcome, facts::Facts};
-use herdlet_storage::network_files::{self, Connection, NetworkFiles};
+use herdlet_storage::network_files::{self, NetworkFiles};
 
 use super::{facts_of_machine, mode_of, retry};
 

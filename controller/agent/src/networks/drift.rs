@@ -2,7 +2,7 @@
 //!
 //! In: changes that the kernel reports. Out: owners of networks that may be damaged; the cause of a repair.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use herdlet_api_types::{AllocId, alloc::Allocation, job::NetworkMode};
 use herdlet_base::error::in_full;
@@ -60,7 +60,7 @@ impl AllocNetworks {
 
     /// The networks on the bridge, if an allocation needed them since the start of the agent.
     pub(super) fn opened(&self) -> Option<Arc<Networks>> {
-        self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.bridge.opened()
     }
 }
 

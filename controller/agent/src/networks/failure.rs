@@ -28,15 +28,6 @@ pub(super) fn not_held(error: &HoldError) -> Outcome {
     }
 }
 
-pub(super) fn warn_of_stranger(owner: &str, error: &HoldError) {
-    let error = in_full(error);
-    tracing::warn!(
-        alloc = owner,
-        error,
-        "a port that leads to an allocation is not held: another process may lose its packets"
-    );
-}
-
 pub(super) fn fatal(why: String) -> Outcome {
     Outcome::Failed { class: FailureClass::Fatal, why }
 }

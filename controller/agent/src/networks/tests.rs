@@ -12,6 +12,12 @@ fn port(host_ip: &str, to: u16) -> AssignedPort {
     AssignedPort { host_ip: host_ip.to_owned(), value: 8080, to }
 }
 
+fn networks_of(paths: &Paths, machine: Machine) -> AllocNetworks {
+    let settings = Settings::default();
+    let bridge = bridge_of(&InstanceId("0123456789abcdef".to_owned()), &settings, paths);
+    AllocNetworks::new(bridge, settings, paths, machine)
+}
+
 /// Nothing but the machine reaches a port of its loopback interface.
 #[test]
 fn ports_lead_to_allocations_at_their_address_and_for_the_machine() {
@@ -38,8 +44,7 @@ fn port_of_a_named_network_is_not_at_the_loopback_address() {
         usual_addresses: vec!["192.0.2.7".parse().unwrap()],
         node: CurrentNode::new(NodeFacts::default()),
     };
-    let networks =
-        AllocNetworks::new(InstanceId("0123456789abcdef".to_owned()), Settings::default(), &paths, machine);
+    let networks = networks_of(&paths, machine);
     for (name, expected) in [("default", vec!["192.0.2.7", "127.0.0.1"]), ("public", vec!["192.0.2.7"])] {
         let mut job = herdlet_manifest::fixture::job("web", "g", "server");
         let host_networks = [("http".to_owned(), name.to_owned())].into();
@@ -74,18 +79,12 @@ fn port_of_another_process_is_waited_for_by_name() {
 fn agent_without_privileges_makes_and_keeps_nothing() {
     let dir = std::env::temp_dir();
     let paths = Paths { state: dir.join("none"), runtime: dir.join("none/run") };
-    let instance = InstanceId("0123456789abcdef".to_owned());
-    let networks = AllocNetworks::new(
-        instance,
-        Settings::default(),
-        &paths,
-        Machine {
-            permission: Permission::Missing,
-            usual_addresses: Vec::new(),
-            node: CurrentNode::new(NodeFacts::default()),
-        },
-    );
-    assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
+    let machine = Machine {
+        permission: Permission::Missing,
+        usual_addresses: Vec::new(),
+        node: CurrentNode::new(NodeFacts::default()),
+    };
+    let networks = networks_of(&paths, machine);
     assert_eq!(networks.sweep(|_| true), SweepCount::default());
     networks.remove_all().unwrap();
     assert_eq!(networks.held_ports(), BTreeSet::new());
@@ -114,8 +113,7 @@ fn resolver_of_a_group_on_the_machines_network_is_written_and_repaired() {
     let node = CurrentNode::new(facts);
     let machine =
         Machine { permission: Permission::Missing, usual_addresses: Vec::new(), node: node.clone() };
-    let instance = InstanceId("0123456789abcdef".to_owned());
-    let networks = AllocNetworks::new(instance, Settings::default(), &paths, machine);
+    let networks = networks_of(&paths, machine);
     let mut job = herdlet_manifest::fixture::job("web", "g", "server");
     let dns = Dns {
         servers: vec!["${attr.unique.network.ip-address}".to_owned()],

@@ -34,10 +34,10 @@ impl AllocNetworks {
     }
 
     fn bridge_view(&self) -> Option<NetworkView> {
-        if self.machine.permission == Permission::Missing || !self.has_bridge().ok()? {
+        if self.machine.permission == Permission::Missing || !self.bridge.exists().ok()? {
             return None;
         }
-        match self.bridged().and_then(|networks| networks.status()) {
+        match self.bridge.networks().and_then(|networks| networks.status()) {
             Ok(status) => status.map(|status| NetworkView::Bridge(bridge_view(status))),
             Err(error) => {
                 tracing::warn!(error = in_full(&error), "failed to inspect the bridge");

@@ -16,6 +16,7 @@ use herdlet_driver::AttemptId;
 use herdlet_images::config::ImageConfig;
 use serde::{Deserialize, Serialize};
 
+use super::network_plan::NetworkPlan;
 use crate::pins;
 
 const RECORD: &str = "container.json";
@@ -41,6 +42,9 @@ pub(super) struct ContainerRecord {
     pub(super) working_dir: String,
     #[serde(default)]
     pub(super) stop_signal: String,
+    /// The network that is made for it.
+    #[serde(default)]
+    pub(super) network: NetworkPlan,
 }
 
 impl ContainerRecord {
@@ -54,6 +58,7 @@ impl ContainerRecord {
             cmd: config.cmd.clone(),
             working_dir: config.working_dir.clone(),
             stop_signal: config.stop_signal.clone(),
+            network: NetworkPlan::default(),
         }
     }
 }
@@ -104,6 +109,11 @@ impl ContainerDirs {
         let changes = path.join(CHANGES);
         fs::DirBuilder::new().mode(0o700).create(&changes)?;
         Ok(changes)
+    }
+
+    /// A file about a container's network, by the attempt's name.
+    pub(super) fn file(&self, attempt: &str, name: &str) -> PathBuf {
+        self.dir.join(attempt).join(name)
     }
 
     /// Writes a file about the container's network.

@@ -2,7 +2,7 @@
 //!
 //! In: the request that another engine would get, the image's config. Out: parts of an [`Invocation`](herdlet_process::supervisor).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use bollard::models::{ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum};
 use herdlet_driver::{DriverError, DriverResult};
@@ -30,16 +30,21 @@ pub(super) fn environment(
     (user, hostname): (&ImageUser, &str),
 ) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
+    // An image may have any number of them.
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let usual = [("PATH", PATH), ("HOSTNAME", hostname)].map(|(name, value)| format!("{name}={value}"));
     for text in usual.iter().chain(&image.env).chain(body.env.iter().flatten()) {
         // A name alone has no value, as with Docker.
         let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else { continue };
-        match all.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) => value.clone_into(known),
-            None => all.push((name.to_owned(), value.to_owned())),
+        match places.entry(name) {
+            Entry::Occupied(known) => value.clone_into(&mut all[*known.get()].1),
+            Entry::Vacant(place) => {
+                place.insert(all.len());
+                all.push((name.to_owned(), value.to_owned()));
+            }
         }
     }
-    if !all.iter().any(|(name, _)| name == "HOME") {
+    if !places.contains_key("HOME") {
         all.push(("HOME".to_owned(), user.home.clone()));
     }
     all

@@ -2,15 +2,12 @@
 //!
 //! In: a task's config that the driver accepts on other engines. Out: refusals, each with a remedy.
 
-use herdlet_api_types::{
-    driver::Sharing,
-    manifest::{Text, driver::DockerConfig},
-};
+use herdlet_api_types::manifest::{Text, driver::DockerConfig};
 use herdlet_driver::Device;
 
 use crate::{
     config::{ContainerConfig, FieldError},
-    create::LogSource,
+    create::{LogSource, joined},
 };
 
 const OTHER_ENGINE: &str = "the built-in engine has no such thing; remove it, or use Docker or Podman";
@@ -35,15 +32,15 @@ pub(super) const LIMITS: [(&str, u32); 15] = [
 ];
 
 /// Everything in a config that is refused.
-pub(super) fn refusals(config: &ContainerConfig, group: Sharing) -> Vec<FieldError> {
+pub(super) fn refusals(config: &ContainerConfig) -> Vec<FieldError> {
     let docker = &config.docker;
     let refused = keys(docker).into_iter().filter(|(_, is_set)| *is_set);
     let mut found: Vec<FieldError> = refused.map(|(key, _)| FieldError::new(key, OTHER_ENGINE)).collect();
-    found.extend(modes(docker, group));
+    found.extend(modes(docker));
     found.extend(mounts(docker));
     found.extend(devices(docker));
     found.extend(security_options(docker));
-    found.extend(settings(docker, group));
+    found.extend(settings(docker));
     let has_limit = |name: &String| LIMITS.iter().any(|(known, _)| known == name);
     let unknown = docker.ulimit.0.keys().filter(|name| !has_limit(name));
     found.extend(unknown.map(|name| FieldError::new(format!("ulimit.{name}"), "there is no such limit")));
@@ -94,7 +91,7 @@ fn keys(docker: &DockerConfig) -> [(&'static str, bool); 12] {
     ]
 }
 
-fn modes(docker: &DockerConfig, group: Sharing) -> Vec<FieldError> {
+fn modes(docker: &DockerConfig) -> Vec<FieldError> {
     let modes = [
         ("pid_mode", &docker.pid_mode, &["private", "host"][..]),
         ("ipc_mode", &docker.ipc_mode, &["private", "host"]),
@@ -106,20 +103,19 @@ fn modes(docker: &DockerConfig, group: Sharing) -> Vec<FieldError> {
         let why = format!("the built-in engine has no mode {mode:?}; write one of {}", known.join(", "));
         Some(FieldError::new(key, why))
     });
-    refused.chain(network_mode(docker, group)).collect()
+    refused.chain(network_mode(docker)).collect()
 }
 
-fn network_mode(docker: &DockerConfig, group: Sharing) -> Option<FieldError> {
-    let why = match (docker.network_mode.as_deref().unwrap_or_default(), group) {
-        ("host", _) | ("", Sharing::Shares) => return None,
-        ("" | "default" | "bridge", _) => {
-            "the built-in engine gives a single task no network of its own; write `network { mode = \"bridge\" }` in its group, without `network_mode` in the task, or `network_mode = \"host\"`"
-        }
-        _ => {
-            "the built-in engine has no networks of its own; write `network { mode = \"bridge\" }` in the group, or `network_mode = \"host\"`"
-        }
+fn network_mode(docker: &DockerConfig) -> Option<FieldError> {
+    let mode = docker.network_mode.as_deref().unwrap_or_default();
+    let is_known =
+        matches!(mode, "" | "default" | "bridge" | "host" | "none") || joined(Some(mode)).is_some();
+    let why = || {
+        format!(
+            "the built-in engine has no network {mode:?}; write bridge, host, none or container:NAME, or give the group a network"
+        )
     };
-    Some(FieldError::new("network_mode", why))
+    (!is_known).then(|| FieldError::new("network_mode", why()))
 }
 
 fn mounts(docker: &DockerConfig) -> Vec<FieldError> {
@@ -172,17 +168,19 @@ fn security_options(docker: &DockerConfig) -> Vec<FieldError> {
 }
 
 /// Settings that are not of a namespace of the container's own would change the machine.
-fn settings(docker: &DockerConfig, group: Sharing) -> Vec<FieldError> {
+fn settings(docker: &DockerConfig) -> Vec<FieldError> {
     let has_ipc = docker.ipc_mode.as_deref() != Some("host");
-    let has_network =
-        group == Sharing::Shares && docker.network_mode.as_deref().unwrap_or_default().is_empty();
+    let has_network = match docker.network_mode.as_deref().unwrap_or_default() {
+        "" => true,
+        mode => mode != "host" && joined(Some(mode)).is_none(),
+    };
     let is_own = |name: &str| {
         let is_ipc = ["kernel.msg", "kernel.sem", "kernel.shm", "fs.mqueue."];
         has_ipc && is_ipc.iter().any(|begin| name.starts_with(begin))
             || has_network && name.starts_with("net.")
     };
     let refused = docker.sysctl.0.keys().filter(|name| !is_own(name) || path_of(name).is_none());
-    let why = "it is no setting of a namespace of the container's own, so that it would change the machine; remove it, or give the group a network of its own for `net.*`";
+    let why = "it is no setting of a namespace of the container's own, so that it would change the machine; remove it, or for `net.*` give the task a network of its own";
     refused.map(|name| FieldError::new(format!("sysctl.{name}"), why)).collect()
 }
 
@@ -206,10 +204,10 @@ mod tests {
 
     use super::*;
 
-    fn messages(mut config: serde_json::Value, group: Sharing) -> Vec<String> {
+    fn messages(mut config: serde_json::Value) -> Vec<String> {
         config["image"] = "x".into();
         let read = crate::config::read("docker", &config).unwrap();
-        refusals(&read, group).iter().map(|error| error.to_string()).collect()
+        refusals(&read).iter().map(|error| error.to_string()).collect()
     }
 
     #[test]
@@ -223,9 +221,7 @@ mod tests {
             (json!({"cpu_hard_limit": true}), "cpu_hard_limit"),
             (json!({"pid_mode": "container:x"}), "pid_mode"),
             (json!({"userns_mode": "private"}), "userns_mode"),
-            (json!({"network_mode": "bridge"}), "network_mode"),
-            (json!({"network_mode": "none"}), "network_mode"),
-            (json!({"network_mode": "container:x"}), "network_mode"),
+            (json!({"network_mode": "other"}), "network_mode"),
             (json!({"mount": [{"target": "/x", "source": "data"}]}), "mount[0].type"),
             (json!({"volumes": ["a:/b", "a:/c:ro,noexec"]}), "volumes[1]"),
             (
@@ -244,11 +240,10 @@ mod tests {
             ),
             (json!({"ulimit": {"fast": "1"}}), "ulimit.fast"),
         ] {
-            let found = messages(config.clone(), Sharing::Shares);
+            let found = messages(config.clone());
             assert_eq!(found.len(), 1, "{config}: {found:?}");
             assert!(found[0].starts_with(&format!("use config.{field}: ")), "{found:?}");
         }
-        assert!(messages(json!({}), Sharing::Own)[0].contains("network { mode = \"bridge\" }"));
     }
 
     #[test]
@@ -258,8 +253,10 @@ mod tests {
             "volumes": ["a:/b:ro,z"], "pid_mode": "host", "userns_mode": "host", "init": true, "readonly_rootfs": true,
             "mount": [{"type": "tmpfs", "target": "/x"}, {"type": "bind", "source": "a", "target": "/y"}],
             "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1});
-        assert_eq!(messages(config, Sharing::Shares), [] as [String; 0]);
-        assert_eq!(messages(json!({"network_mode": "host"}), Sharing::Own), [] as [String; 0]);
+        assert_eq!(messages(config), [] as [String; 0]);
+        for mode in ["", "default", "bridge", "host", "none", "container:x"] {
+            assert_eq!(messages(json!({"network_mode": mode})), [] as [String; 0], "{mode}");
+        }
         assert_eq!(
             path_of("net.ipv4.conf.eth0/1.forwarding").as_deref(),
             Some("net/ipv4/conf/eth0.1/forwarding")

@@ -1,6 +1,9 @@
 //! What the parts of the engine share.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use herdlet_api_types::driver::DOCKER;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Outlet, TaskConfig, TaskEvent};
@@ -14,6 +17,7 @@ use tokio::sync::Notify;
 use super::{
     calls::CallFilters,
     dirs::{ContainerDirs, ContainerRecord},
+    network_plan::ContainerNetworks,
 };
 use crate::{
     config::{self, ContainerConfig, FieldError},
@@ -36,14 +40,18 @@ pub(super) struct BuiltinState {
     pub(super) events: Outlet<TaskEvent>,
     /// A container has been removed, so that its image may be unused.
     pub(super) removed: Notify,
+    pub(super) networks: ContainerNetworks,
+    /// A network has been made, which has to be inspected from now on.
+    pub(super) connected: Notify,
+    /// Held while networks are removed or repaired.
+    pub(super) network_turn: Mutex<()>,
 }
 
 impl BuiltinState {
     /// Reads a task's config, and refuses what can't be done.
     pub(super) fn read(&self, task: &TaskConfig) -> DriverResult<(ContainerConfig, Request)> {
         let config = config::read(DOCKER, &task.config)?;
-        let sharing = create::sharing(task);
-        if let Some(refused) = super::refuse::refusals(&config, sharing).into_iter().next() {
+        if let Some(refused) = super::refuse::refusals(&config).into_iter().next() {
             return Err(refused.into());
         }
         for device in &task.devices {

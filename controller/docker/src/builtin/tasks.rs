@@ -12,6 +12,7 @@ use std::{
 };
 
 use bollard::models::{ContainerCreateBody, HostConfig};
+use herdlet_base::network_texts::Connection;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Fingerprint, Health, TaskConfig, limits::Limits};
 use herdlet_process::{
     cgroup::Isolation as Cgroups,
@@ -26,7 +27,8 @@ use herdlet_rootfs::builder::build_image;
 
 use super::{
     dirs::ContainerRecord,
-    files::{self, Names},
+    files::{self, FileSource, Names},
+    network_plan::NetworkPlan,
     process,
     program::{self, Lookup},
     root::{self, Parts},
@@ -89,10 +91,18 @@ impl Translate for ContainerTasks {
         let failed =
             |what: &str, error: std::io::Error| DriverError::retry(format!("{what} of {}: {error}", task.id));
         let more_hosts = request.network.as_ref().map(|network| network.hosts.clone()).unwrap_or_default();
+        let plan = &container.record.network;
+        let addresses = shared.connect(&task.id, plan)?;
+        let connection = match plan {
+            NetworkPlan::Bridged { .. } => {
+                FileSource::Made(Connection::Addresses { ips: &addresses, name: &shown, name_server: None })
+            }
+            NetworkPlan::Lone => FileSource::Made(Connection::None { name: Some(&shown) }),
+            NetworkPlan::Joined { attempt, .. } => FileSource::Container(attempt),
+            NetworkPlan::Given => FileSource::Made(Connection::Machine),
+        };
         let names = Names { dirs: &shared.dirs, id: &task.id, hostname: &shown, more_hosts: &more_hosts };
-        let files = files::write(&names, &mut container.host)?;
-        let network =
-            request.network.is_some().then(|| task.network.as_ref().map(|network| network.path.clone()));
+        let files = files::write(&names, connection, &mut container.host)?;
         let parts = Parts {
             layers: shared.image(&container.record)?.layers,
             changes: shared
@@ -102,7 +112,7 @@ impl Translate for ContainerTasks {
             files,
             working_dir: container.working_dir(),
             hidden: shared.roots.hidden().to_vec(),
-            network: network.flatten(),
+            network: shared.namespace(task)?,
         };
         let root = root::describe(&container.host, parts)?;
         pins::mount(&request.pins)?;
@@ -137,6 +147,10 @@ impl Translate for ContainerTasks {
         Ok(Translated { invocation, processes: processes(&container.host), user, messages })
     }
 
+    fn network(&self, task: &TaskConfig) -> DriverResult<Option<PathBuf>> {
+        self.0.namespace(task)
+    }
+
     fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation> {
         let RunningTask { config: task, main } = task;
         let shared = &*self.0;
@@ -155,8 +169,7 @@ impl Translate for ContainerTasks {
     }
 
     fn tear_down(&self, id: &AttemptId) -> DriverResult<()> {
-        let removed = self.0.dirs.remove(id);
-        removed.map_err(|error| DriverError::retry(format!("remove the directory of {id}: {error}")))?;
+        self.0.remove(id)?;
         self.0.removed.notify_one();
         Ok(())
     }

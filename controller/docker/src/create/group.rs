@@ -102,16 +102,22 @@ pub(super) fn without_effect(docker: &DockerConfig) -> Vec<(&'static str, String
     set.map(|(key, _)| (key, format!("{key} has no effect in a network that the group shares"))).collect()
 }
 
-/// Lines for `extra_hosts`, each of the form `NAME:ADDRESS`.
 fn hosts(docker: &DockerConfig) -> impl Iterator<Item = Result<String, FieldError>> {
-    docker.extra_hosts.iter().enumerate().map(|(index, entry)| {
-        let parsed = entry.0.split_once(':').and_then(|(name, address)| {
+    host_lines(docker.extra_hosts.iter().map(|entry| entry.0.as_str()))
+}
+
+/// Lines for the entries of `extra_hosts`, each of the form `NAME:ADDRESS`.
+pub(crate) fn host_lines<'h>(
+    entries: impl Iterator<Item = &'h str>,
+) -> impl Iterator<Item = Result<String, FieldError>> {
+    entries.enumerate().map(|(index, entry)| {
+        let parsed = entry.split_once(':').and_then(|(name, address)| {
             let is_name = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
             let address = address.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()?;
             is_name.then(|| format!("{address} {name}"))
         });
         parsed.ok_or_else(|| {
-            let why = format!("expected NAME:ADDRESS with an IP address, found {:?}", entry.0);
+            let why = format!("expected NAME:ADDRESS with an IP address, found {entry:?}");
             FieldError::new(format!("extra_hosts[{index}]"), why)
         })
     })

@@ -7,10 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{EndpointIpamConfig, EndpointSettings, NetworkingConfig, PortBinding};
 use herdlet_api_types::{
+    AllocId,
     alloc::AssignedPort,
     driver::{Planned, Sharing},
     manifest::driver::DockerConfig,
 };
+
+use herdlet_driver::DriverError;
 
 use super::{
     Material,
@@ -162,6 +165,18 @@ fn not_shared(config: &ContainerConfig, mode: &str) -> Option<FieldError> {
 /// The container whose network a mode joins.
 pub(crate) fn joined(mode: Option<&str>) -> Option<&str> {
     mode?.strip_prefix("container:")
+}
+
+/// Why a task does not join the network of a container, which is none of its allocation, and is not allowed otherwise.
+pub(crate) fn not_joined(name: &str, alloc: AllocId) -> DriverError {
+    if name.ends_with(&format!("-{alloc}")) {
+        return DriverError::recoverable(format!("join the network of container {name}: it does not run"));
+    }
+    let why = format!(
+        "\"container:{name}\" is not a container of the same allocation, and not allowed on this agent; allow it with \
+         `allowed_modes.network: [container]` or `allow_privileged` of the driver's options"
+    );
+    FieldError::new("network_mode", why).into()
 }
 
 /// The ports to publish, with their ports inside the container: those that `ports` and `port_map` name, and all of the task's own.

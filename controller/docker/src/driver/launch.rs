@@ -11,7 +11,6 @@ use tokio::net::UnixStream;
 
 use super::{Shared, locate::inspect};
 use crate::{
-    config::FieldError,
     create::{self, Pin, Request},
     engine::Engine,
     names::{self, Naming},
@@ -95,17 +94,7 @@ impl Shared {
                 Ok(())
             }
             None if self.policy.may_join_network(name) => Ok(()),
-            None if name.ends_with(&format!("-{}", id.alloc)) => {
-                Err(DriverError::recoverable(format!("join the network of container {name}: it does not run")))
-            }
-            None => Err(FieldError::new(
-                "network_mode",
-                format!(
-                    "\"container:{name}\" is not a container of the same allocation, and not allowed on this agent; allow it with \
-                     `allowed_modes.network: [container]` or `allow_privileged` of the driver's options"
-                ),
-            )
-            .into()),
+            None => Err(create::not_joined(name, id.alloc)),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdlet_api_types::driver::{EngineChoice, PODMAN};
+use herdlet_api_types::driver::{DOCKER, EngineChoice, PODMAN};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
@@ -54,27 +54,32 @@ impl fmt::Display for Place {
     }
 }
 
-/// The place to use: a socket that the config names, otherwise the first engine that is installed.
+/// The daemon to use: at a socket that the config names, otherwise the first one that is installed.
 pub(crate) fn candidates(driver: &str, policy: &Policy) -> Place {
-    let hosts = Hosts { docker: env::var("DOCKER_HOST").ok(), podman: env::var("CONTAINER_HOST").ok() };
-    candidates_in(driver, policy, &|path| path.exists(), &hosts)
+    daemon_of(choice_in(driver, policy, &|path| path.exists(), &Hosts::of_environment()))
 }
 
-/// Whether new allocations use the engine in the agent: the config names it, or there is no other.
-pub(crate) fn uses_builtin(policy: &Policy) -> bool {
-    match policy.engine {
-        EngineChoice::Builtin => true,
-        EngineChoice::Docker | EngineChoice::Podman => false,
-        EngineChoice::Auto => {
-            let is_named = policy.socket.is_some() || env::var_os("DOCKER_HOST").is_some();
-            let exists = |path: &Path| path.exists();
-            let sockets = [DOCKER_SOCKET, PODMAN_SOCKET].map(Path::new);
-            let programs = ["dockerd", "podman"];
-            !is_named
-                && !sockets.into_iter().any(exists)
-                && !programs.into_iter().any(|program| is_installed(program, &exists))
-        }
+/// Attempts of an earlier choice have engines of their own.
+fn daemon_of(choice: Choice) -> Place {
+    match choice {
+        Choice::Daemon(place) | Choice::Builtin { otherwise: place } => place,
     }
+}
+
+/// Whether new allocations of the driver `docker` use the engine in the agent: the config names it, or there is no other.
+pub(crate) fn uses_builtin(policy: &Policy) -> bool {
+    let choice = choice_in(DOCKER, policy, &|path| path.exists(), &Hosts::of_environment());
+    matches!(choice, Choice::Builtin { .. })
+}
+
+/// The engine of new allocations.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    Daemon(Place),
+    /// The one in the agent; otherwise this daemon would be used.
+    Builtin {
+        otherwise: Place,
+    },
 }
 
 /// The addresses that the engines' own clients use, from the environment.
@@ -84,12 +89,18 @@ struct Hosts {
     podman: Option<String>,
 }
 
+impl Hosts {
+    fn of_environment() -> Self {
+        Self { docker: env::var("DOCKER_HOST").ok(), podman: env::var("CONTAINER_HOST").ok() }
+    }
+}
+
 /// The path of a Unix socket's address.
 fn socket_of(host: Option<&str>) -> Option<PathBuf> {
     host.and_then(|host| host.strip_prefix("unix://")).map(PathBuf::from)
 }
 
-fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, hosts: &Hosts) -> Place {
+fn choice_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, hosts: &Hosts) -> Choice {
     let wanted = if driver == PODMAN { EngineChoice::Podman } else { policy.engine };
     let place = |kind, host: &Option<String>, usual: &str| Place {
         kind,
@@ -97,17 +108,18 @@ fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, 
     };
     let docker = || place(Kind::Docker, &hosts.docker, DOCKER_SOCKET);
     let podman = || place(Kind::Podman, &hosts.podman, PODMAN_SOCKET);
+    let has = |host: &Option<String>, place: Place, program: &str| {
+        host.is_some() || exists(&place.socket) || is_installed(program, exists)
+    };
     match wanted {
-        // Attempts of an earlier choice have engines of their own.
-        EngineChoice::Docker | EngineChoice::Builtin => docker(),
-        EngineChoice::Podman => podman(),
-        EngineChoice::Auto
-            if policy.socket.is_some() || exists(&docker().socket) || is_installed("dockerd", exists) =>
-        {
-            docker()
+        EngineChoice::Builtin => Choice::Builtin { otherwise: docker() },
+        EngineChoice::Docker => Choice::Daemon(docker()),
+        EngineChoice::Podman => Choice::Daemon(podman()),
+        EngineChoice::Auto if policy.socket.is_some() || has(&hosts.docker, docker(), "dockerd") => {
+            Choice::Daemon(docker())
         }
-        EngineChoice::Auto if exists(&podman().socket) || is_installed("podman", exists) => podman(),
-        EngineChoice::Auto => docker(),
+        EngineChoice::Auto if has(&hosts.podman, podman(), "podman") => Choice::Daemon(podman()),
+        EngineChoice::Auto => Choice::Builtin { otherwise: docker() },
     }
 }
 
@@ -120,7 +132,12 @@ mod tests {
         let policy = Policy::of(&serde_json::from_value(options).unwrap(), Mode::Node).unwrap();
         let hosts =
             Hosts { docker: host.map(str::to_owned), podman: host.map(|host| format!("{host}-podman")) };
-        candidates_in(driver, &policy, &|path| files.iter().any(|file| Path::new(file) == path), &hosts)
+        daemon_of(choice_in(
+            driver,
+            &policy,
+            &|path| files.iter().any(|file| Path::new(file) == path),
+            &hosts,
+        ))
     }
 
     #[test]
@@ -142,5 +159,24 @@ mod tests {
         assert_eq!(of("podman", json("{}"), &both, Some("unix:///x")).socket, Path::new("/x-podman"));
         let named = of("docker", json("{\"endpoint\": \"unix:///y\"}"), &both, Some("unix:///x"));
         assert_eq!(named.socket, Path::new("/y"));
+    }
+
+    #[test]
+    fn the_engine_in_the_agent_is_the_last_choice() {
+        let is_builtin = |options: &str, file: &str, hosts: Hosts| {
+            let options = serde_json::from_str(options).unwrap();
+            let policy = Policy::of(&options, Mode::Node).unwrap();
+            let choice = choice_in(DOCKER, &policy, &|path| Path::new(file) == path, &hosts);
+            matches!(choice, Choice::Builtin { .. })
+        };
+        assert!(is_builtin("{}", "", Hosts::default()));
+        assert!(is_builtin("{\"engine\": \"builtin\"}", DOCKER_SOCKET, Hosts::default()));
+        for file in [DOCKER_SOCKET, PODMAN_SOCKET, "/usr/bin/dockerd", "/usr/bin/podman"] {
+            assert!(!is_builtin("{}", file, Hosts::default()), "{file}");
+        }
+        assert!(!is_builtin("{\"endpoint\": \"unix:///y\"}", "", Hosts::default()));
+        // The address of Podman's own clients was not an engine.
+        assert!(!is_builtin("{}", "", Hosts { podman: Some("unix:///x".into()), docker: None }));
+        assert!(!is_builtin("{}", "", Hosts { docker: Some("tcp://x".into()), podman: None }));
     }
 }

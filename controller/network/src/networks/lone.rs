@@ -2,7 +2,7 @@
 //!
 //! In: an allocation. Out: a namespace with a file, as for networks on a bridge, whose files are in the same directory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{LOOPBACK, NetworkError, NetworkState, entering, inspecting, machine};
 use crate::{
@@ -49,6 +49,11 @@ impl LoneNetworks {
             return Ok(NetworkState::Complete(namespace.id().map_err(inspecting)?));
         }
         Ok(NetworkState::Incomplete { what: "loopback interface is down" })
+    }
+
+    /// The file of an allocation's namespace.
+    pub fn path(&self, owner: &str) -> PathBuf {
+        self.pins.path(owner)
     }
 
     /// The namespace that an allocation's file keeps.

@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{RunningTask, Shared, off_thread, retry, start::network_of};
+use super::{RunningTask, Shared, off_thread, retry};
 use crate::supervisor::{Child, Invocation, Isolation, Namespaces, PidFd, Session, ShimEnd, Terminal, enter};
 
 /// How many chunks of a stream are buffered for a slow reader.
@@ -81,7 +81,7 @@ fn launch(
         return Err(DriverError::fatal("execute a command: none was given"));
     }
     let mut invocation = shared.translate.command(task, &request.command)?;
-    invocation.network = network_of(task.config);
+    invocation.network = shared.translate.network(task.config)?;
     if request.terminal.is_some() && !task.config.env.iter().any(|(name, _)| name == "TERM") {
         invocation.environment.push(("TERM".into(), "xterm".into()));
     }

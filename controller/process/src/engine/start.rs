@@ -3,7 +3,6 @@
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     os::fd::AsFd,
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -155,7 +154,7 @@ impl Shared {
     /// Blocking: name services, files, the clone itself.
     fn launch(&self, task: &TaskConfig) -> DriverResult<LaunchedAttempt> {
         let Translated { mut invocation, processes, user, messages } = self.translate.task(task)?;
-        invocation.network = network_of(task);
+        invocation.network = self.translate.network(task)?;
         if let Some(cgroups) = self.setup.isolation.cgroups() {
             let limits = Limits { processes, ..self.translate.limits(task) };
             let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
@@ -198,11 +197,6 @@ impl Shared {
             tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
         }
     }
-}
-
-/// The network namespace that everything in the task enters.
-pub(super) fn network_of(task: &TaskConfig) -> Option<PathBuf> {
-    task.network.as_ref().map(|network| network.path.clone())
 }
 
 fn logs(task: &TaskConfig) -> Logs {

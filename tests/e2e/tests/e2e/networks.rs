@@ -87,7 +87,7 @@ pub(crate) fn ask_udp(port: u16) -> String {
 }
 
 /// The interfaces of the machine that lead to allocations.
-fn pairs() -> BTreeSet<String> {
+pub(crate) fn pairs() -> BTreeSet<String> {
     let entries = fs::read_dir("/proc/sys/net/ipv4/conf").unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("hl") && !name.starts_with("hl-")).collect()
@@ -109,7 +109,7 @@ fn claims(agent: &Agent) -> Vec<String> {
     names
 }
 
-fn until_nothing_left(agent: &Agent) {
+pub(crate) fn until_nothing_left(agent: &Agent) {
     wait::until_true("no namespace, no claim, no interface", || {
         claims(agent).is_empty() && pairs().is_empty()
     });

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::{
         current_node::CurrentNode,
-        networks::{Machine, Permission},
+        networks::{Machine, Permission, bridge_of},
     };
 
     fn alloc(mode: NetworkMode) -> Arc<Allocation> {
@@ -248,8 +248,8 @@ mod tests {
             node: CurrentNode::new(NodeFacts::default()),
         };
         let instance = InstanceId("0123456789abcdef".to_owned());
-        let networks =
-            AllocNetworks::new(instance, herdlet_config::network::Network::default(), &paths, machine);
+        let settings = herdlet_config::network::Network::default();
+        let networks = AllocNetworks::new(bridge_of(&instance, &settings, &paths), settings, &paths, machine);
         let [first, second] = [NetworkMode::Bridge, NetworkMode::None].map(alloc);
         let (first_id, second_id) = (first.id, AllocId::from_hash([9; 16]));
         let mut watched = NetworksInUse::default();
