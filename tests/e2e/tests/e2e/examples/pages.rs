@@ -154,7 +154,7 @@ const PAGES: &[Page] = &[
     Page {
         path: "docs/reference/cli.md",
         prepare: |agent| {
-            agent.apply_and_wait(&web("1"));
+            agent.apply_and_wait(&web("1").replace("spec:\n", "spec:\n  meta: {app: shop}\n"));
             write(agent, "web.yaml", &web("2"));
         },
         left_out: &[],
