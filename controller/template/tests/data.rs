@@ -311,25 +311,30 @@ fn errors_have_a_place_and_a_cause() {
     }
 }
 
-fn address(interface: &str, address: &str, prefix: u8, is_default: bool) -> NodeAddress {
+fn address(interface: &str, address: &str, prefix: u8) -> NodeAddress {
     NodeAddress {
         interface: interface.to_owned(),
         address: address.parse().unwrap(),
         prefix,
         is_up: true,
-        is_default,
+        is_default: false,
     }
+}
+
+/// An address of the interface with the default route.
+fn default_address(interface: &str, text: &str, prefix: u8) -> NodeAddress {
+    NodeAddress { is_default: true, ..address(interface, text, prefix) }
 }
 
 #[test]
 fn addresses_are_chosen_by_expressions() {
     let source = Fixed::default().with_addresses(vec![
-        address("lo", "127.0.0.1", 8, false),
-        address("eth0", "fe80::1", 64, true),
-        address("eth0", "2001:db9::7", 64, true),
-        address("eth0", "192.168.1.5", 24, true),
-        address("eth1", "10.1.2.3", 16, false),
-        address("wan0", "198.51.99.7", 24, true),
+        address("lo", "127.0.0.1", 8),
+        default_address("eth0", "fe80::1", 64),
+        default_address("eth0", "2001:db9::7", 64),
+        default_address("eth0", "192.168.1.5", 24),
+        address("eth1", "10.1.2.3", 16),
+        default_address("wan0", "198.51.99.7", 24),
     ]);
     for (text, expected) in [
         (r#"{{ sockaddr "GetPrivateIP" }}"#, "192.168.1.5"),
@@ -396,13 +401,13 @@ fn addresses_are_computed() {
         ("2001:db9::7", 64, ("mask", "28"), "2001:db0::/28"),
         ("2001:db9::7", 64, ("mask", "33"), "2001:db9::/33"),
     ] {
-        let source = Fixed::default().with_addresses(vec![address("eth0", start, prefix, true)]);
+        let source = Fixed::default().with_addresses(vec![default_address("eth0", start, prefix)]);
         let (name, value) = operation;
         let text =
             format!(r#"{{{{ sockaddr `GetAllInterfaces | math "{name}" "{value}" | attr "string"` }}}}"#);
         assert_eq!(output(&text, &source), expected, "{start}/{prefix} {operation:?}");
     }
-    let source = Fixed::default().with_addresses(vec![address("eth0", "10.1.2.3", 8, true)]);
+    let source = Fixed::default().with_addresses(vec![default_address("eth0", "10.1.2.3", 8)]);
     for (name, value) in [
         ("address", "1"),
         ("address", "+4294967296"),

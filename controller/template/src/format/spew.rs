@@ -36,7 +36,7 @@ fn dump_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
             for (index, item) in list.items.iter().enumerate() {
                 out.fill(b' ', inner)?;
                 dump_at(out, item, inner)?;
-                push_end(out, index + 1 < length)?;
+                push_end(out, (index, length))?;
             }
             out.fill(b' ', depth)?;
             out.push(b"}")
@@ -50,7 +50,7 @@ fn dump_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
                 dump_at(out, &key.value(), inner)?;
                 out.push(b": ")?;
                 dump_at(out, item, inner)?;
-                push_end(out, index + 1 < length)?;
+                push_end(out, (index, length))?;
             }
             out.fill(b' ', depth)?;
             out.push(b"}")
@@ -62,7 +62,7 @@ fn dump_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
                 out.push(name.as_bytes())?;
                 out.push(b": ")?;
                 dump_at(out, item, inner)?;
-                push_end(out, index + 1 < object.fields.len())?;
+                push_end(out, (index, object.fields.len()))?;
             }
             out.fill(b' ', depth)?;
             out.push(b"}")
@@ -92,8 +92,9 @@ fn push_length(out: &mut Output<'_>, length: usize, more: &str) -> Outcome<()> {
     out.push(format!("(len={length}{more}) ").as_bytes())
 }
 
-fn push_end(out: &mut Output<'_>, has_next: bool) -> Outcome<()> {
-    out.push(if has_next { b",\n" } else { b"\n" })
+/// The end of one of several values.
+fn push_end(out: &mut Output<'_>, (index, length): (usize, usize)) -> Outcome<()> {
+    out.push(if index + 1 < length { b",\n" } else { b"\n" })
 }
 
 /// `printf`, but `%v` ignores widths, and `%#v` prints types.
@@ -112,7 +113,7 @@ pub(crate) fn print_format(limits: &Limits, format: &[u8], values: &[Value]) -> 
         }
         let value = values.next();
         match (value, verb.ends_with(b"v")) {
-            (Some(value), true) if verb.contains(&b'#') => typed(&mut out, value, (0, Known::No))?,
+            (Some(value), true) if verb.contains(&b'#') => typed(&mut out, value, (0, TypeLabel::Printed))?,
             (Some(value), true) => {
                 let plain: &[u8] = if verb.contains(&b'+') { b"%+v" } else { b"%v" };
                 out.push(&sprintf(limits, plain, std::slice::from_ref(value))?)?;
@@ -132,30 +133,35 @@ pub(crate) fn print_format(limits: &Limits, format: &[u8], values: &[Value]) -> 
 
 /// Whether the type of a value follows from that of the value around it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Yes,
-    No,
+enum TypeLabel {
+    Implied,
+    Printed,
 }
 
-fn typed(out: &mut Output<'_>, value: &Value, (depth, known): (usize, Known)) -> Outcome<()> {
-    if known == Known::No {
+fn typed(out: &mut Output<'_>, value: &Value, (depth, label): (usize, TypeLabel)) -> Outcome<()> {
+    if label == TypeLabel::Printed {
         push_type(out, value)?;
     }
     let depth = out.descend(depth)?;
     match value {
         Value::List(list) => {
-            let known = if value.type_name() == "[]interface {}" { Known::No } else { Known::Yes };
+            let label =
+                if value.type_name() == "[]interface {}" { TypeLabel::Printed } else { TypeLabel::Implied };
             out.push(b"[")?;
             for (index, item) in list.items.iter().enumerate() {
                 if index > 0 {
                     out.push(b" ")?;
                 }
-                typed(out, item, (depth, known))?;
+                typed(out, item, (depth, label))?;
             }
             out.push(b"]")
         }
         Value::Map(map) => {
-            let known = if value.type_name().ends_with("]interface {}") { Known::No } else { Known::Yes };
+            let label = if value.type_name().ends_with("]interface {}") {
+                TypeLabel::Printed
+            } else {
+                TypeLabel::Implied
+            };
             out.push(b"map[")?;
             for (index, (key, item)) in map.entries().iter().enumerate() {
                 if index > 0 {
@@ -163,7 +169,7 @@ fn typed(out: &mut Output<'_>, value: &Value, (depth, known): (usize, Known)) ->
                 }
                 print(out, &Key::value(key))?;
                 out.push(b":")?;
-                typed(out, item, (depth, known))?;
+                typed(out, item, (depth, label))?;
             }
             out.push(b"]")
         }
@@ -175,7 +181,7 @@ fn typed(out: &mut Output<'_>, value: &Value, (depth, known): (usize, Known)) ->
                 }
                 out.push(name.as_bytes())?;
                 out.push(b":")?;
-                typed(out, item, (depth, Known::No))?;
+                typed(out, item, (depth, TypeLabel::Printed))?;
             }
             out.push(b"}")
         }

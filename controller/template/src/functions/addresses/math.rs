@@ -18,9 +18,9 @@ pub(super) fn apply(operation: &str, value: &str, address: &mut NodeAddress) -> 
     let (number, prefix) = (bits(address.address), u32::from(address.prefix).min(width));
     let host = ones(width - prefix);
     let found = match operation.to_lowercase().as_str() {
-        "address" => number.wrapping_add(offset(value, is_v4)?),
+        "address" => number.wrapping_add(offset(value, width)?),
         // A negative offset counts from the last address of the network, and both wrap within the network.
-        "network" => (number & !host).wrapping_add(offset(value, is_v4)? & host),
+        "network" => (number & !host).wrapping_add(offset(value, width)? & host),
         "mask" => {
             let length = mask(value, width)?;
             address.prefix = u8::try_from(length.min(prefix)).unwrap_or(address.prefix);
@@ -48,13 +48,13 @@ fn ones(count: u32) -> u128 {
 }
 
 /// A number with a sign, in two's complement.
-fn offset(value: &str, is_v4: bool) -> Outcome<u128> {
+fn offset(value: &str, width: u32) -> Outcome<u128> {
     if !value.starts_with(['+', '-']) {
         return Err(Fault::new("`math` needs a value with a sign, such as +1"));
     }
     let number: i64 = value.parse().map_err(|_| unsupported("the value of `math`"))?;
     let bound = 1_i64 << OFFSET_BITS_V4;
-    if is_v4 && !(-bound..bound).contains(&number) {
+    if width == 32 && !(-bound..bound).contains(&number) {
         return Err(unsupported("the value of `math`"));
     }
     Ok(i128::from(number).cast_unsigned())

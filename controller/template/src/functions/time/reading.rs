@@ -56,7 +56,7 @@ enum Digits {
 }
 
 impl Digits {
-    fn of(element: &str) -> Self {
+    fn in_layout(element: &str) -> Self {
         if element.starts_with('0') { Self::Two } else { Self::OneOrTwo }
     }
 }
@@ -136,7 +136,7 @@ impl Parts {
                 rest
             }
             "01" | "1" => {
-                let (month, rest) = number(text, Digits::of(element))?;
+                let (month, rest) = number(text, Digits::in_layout(element))?;
                 self.month = Some(month);
                 rest
             }
@@ -147,7 +147,7 @@ impl Parts {
             }
             _ => {
                 let text = text.strip_prefix(' ').filter(|_| element == "_2").unwrap_or(text);
-                let (day, rest) = number(text, Digits::of(element))?;
+                let (day, rest) = number(text, Digits::in_layout(element))?;
                 self.day = Some(day);
                 rest
             }
@@ -166,7 +166,7 @@ impl Parts {
             return Some(rest);
         }
         let is_hour = matches!(element, "15" | "03" | "3");
-        let (number, rest) = number(text, Digits::of(element))?;
+        let (number, rest) = number(text, Digits::in_layout(element))?;
         let most = match element {
             "15" => 23,
             _ if is_hour => 12,
