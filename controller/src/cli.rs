@@ -16,6 +16,8 @@ mod unknown;
 mod words;
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 
 use std::{ffi::OsString, path::PathBuf};

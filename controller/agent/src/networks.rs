@@ -49,9 +49,11 @@ mod description;
 mod dns;
 mod drift;
 mod failure;
+mod permission;
 mod view;
 
 pub use drift::is_on_bridge;
+pub use permission::Permission;
 
 /// The networks.
 #[derive(Debug)]
@@ -76,14 +78,6 @@ pub struct Machine {
     pub node: CurrentNode,
 }
 
-/// Whether the agent may make networks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Permission {
-    Granted,
-    /// It lacks the privileges.
-    Missing,
-}
-
 impl Machine {
     /// For an agent with this address of ports, in the facts about its node or in its config.
     pub fn new(host_ip: &str, node: CurrentNode) -> Self {
@@ -98,16 +92,6 @@ impl Machine {
     pub fn of_process() -> Self {
         let node = CurrentNode::new(NodeFacts::default());
         Self { permission: Permission::probe(), usual_addresses: Vec::new(), node }
-    }
-}
-
-impl Permission {
-    /// Asks the kernel for the rights of this process.
-    pub fn probe() -> Self {
-        use rustix::thread::CapabilitySet;
-        let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
-        let has_all = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
-        if has_all { Self::Granted } else { Self::Missing }
     }
 }
 

@@ -16,7 +16,8 @@ use super::{
     style,
     table::{Heading, Table},
 };
-use fields::{Field, Found, example_of, fields};
+pub use fields::{Field, fields};
+use fields::{Found, example_of};
 
 /// Arguments of `herdlet schema`.
 #[derive(Debug, Clone, Args)]

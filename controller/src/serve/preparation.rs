@@ -102,6 +102,7 @@ fn facts_of(config: &Config, instance: &Instance, member: Option<&Member>) -> Fa
         node.attributes.insert("cpu.reservablecores".to_owned(), cores.0.len().to_string());
         total.cores = u64::try_from(cores.0.len()).unwrap_or(u64::MAX);
     }
+    node.attributes.extend(Permission::probe().attributes());
     if let Some(member) = member {
         member.id().clone_into(&mut node.id);
         total.cores = 0;

@@ -2,6 +2,7 @@
 
 mod float;
 mod quote;
+pub(crate) mod spew;
 mod verbs;
 
 pub(crate) use float::{general, json_number};

@@ -14,7 +14,7 @@ mod math;
 mod services;
 mod sprig;
 mod strings;
-mod time;
+pub(crate) mod time;
 mod toml;
 mod yaml;
 

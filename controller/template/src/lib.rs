@@ -32,6 +32,7 @@ pub mod fuzz;
 mod json;
 mod lex;
 mod limits;
+mod moment;
 mod number;
 mod options;
 mod parse;

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{query::Variable, text::Text};
+use crate::{moment::Moment, query::Variable, text::Text};
 
 #[derive(Clone, Default)]
 pub(crate) enum Value {
@@ -62,6 +62,8 @@ pub(crate) struct Struct {
     pub(crate) fields: Vec<(&'static str, Value)>,
     /// What its `String` method returns.
     pub(crate) shown: Option<Text>,
+    /// The time that it is.
+    pub(crate) time: Option<Box<Moment>>,
 }
 
 /// The type of the elements of a list or map: decides what a missing key yields.
@@ -136,6 +138,7 @@ pub(crate) fn item(key: Text, value: &str) -> Value {
         type_name: "dependency.NomadVarItem",
         fields: vec![("Key", Value::Str(key)), ("Value", Value::Str(value.clone()))],
         shown: Some(value),
+        time: None,
     }))
 }
 

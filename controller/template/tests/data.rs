@@ -311,22 +311,30 @@ fn errors_have_a_place_and_a_cause() {
     }
 }
 
-#[test]
-fn addresses_are_chosen_by_expressions() {
-    let address = |interface: &str, address: &str, prefix: u8, is_default: bool| NodeAddress {
+fn address(interface: &str, address: &str, prefix: u8) -> NodeAddress {
+    NodeAddress {
         interface: interface.to_owned(),
         address: address.parse().unwrap(),
         prefix,
         is_up: true,
-        is_default,
-    };
+        is_default: false,
+    }
+}
+
+/// An address of the interface with the default route.
+fn default_address(interface: &str, text: &str, prefix: u8) -> NodeAddress {
+    NodeAddress { is_default: true, ..address(interface, text, prefix) }
+}
+
+#[test]
+fn addresses_are_chosen_by_expressions() {
     let source = Fixed::default().with_addresses(vec![
-        address("lo", "127.0.0.1", 8, false),
-        address("eth0", "fe80::1", 64, true),
-        address("eth0", "2001:db9::7", 64, true),
-        address("eth0", "192.168.1.5", 24, true),
-        address("eth1", "10.1.2.3", 16, false),
-        address("wan0", "198.51.99.7", 24, true),
+        address("lo", "127.0.0.1", 8),
+        default_address("eth0", "fe80::1", 64),
+        default_address("eth0", "2001:db9::7", 64),
+        default_address("eth0", "192.168.1.5", 24),
+        address("eth1", "10.1.2.3", 16),
+        default_address("wan0", "198.51.99.7", 24),
     ]);
     for (text, expected) in [
         (r#"{{ sockaddr "GetPrivateIP" }}"#, "192.168.1.5"),
@@ -363,4 +371,54 @@ fn addresses_are_chosen_by_expressions() {
         names(&render_from(r#"{{ sockaddr "GetPrivateIP" }}"#, &Empty).missing),
         ["addresses of the node"]
     );
+}
+
+/// The results are those of go-sockaddr.
+#[test]
+fn addresses_are_computed() {
+    for (start, prefix, operation, expected) in [
+        ("10.1.2.3", 8, ("address", "-256"), "10.1.1.3/8"),
+        ("10.1.2.3", 8, ("address", "+4294967295"), "10.1.2.2/8"),
+        ("10.1.2.3", 8, ("address", "-4294967296"), "10.1.2.3/8"),
+        ("10.1.2.3", 8, ("network", "+300"), "10.0.1.44/8"),
+        ("10.1.2.3", 8, ("network", "-300"), "10.255.254.212/8"),
+        ("10.1.2.3", 8, ("mask", "16"), "10.1.0.0/8"),
+        ("10.1.2.3", 8, ("mask", "0"), "0.0.0.0/0"),
+        ("192.168.1.5", 24, ("Network", "+1"), "192.168.1.1/24"),
+        ("192.168.1.5", 24, ("network", "-1"), "192.168.1.255/24"),
+        ("192.168.1.5", 24, ("network", "+300"), "192.168.1.44/24"),
+        ("192.168.1.5", 24, ("network", "-0"), "192.168.1.0/24"),
+        ("192.168.1.5", 24, ("mask", "16"), "192.168.0.0/16"),
+        ("192.168.1.5", 24, ("mask", "28"), "192.168.1.0/24"),
+        ("255.255.255.255", 32, ("address", "+1"), "0.0.0.0"),
+        ("255.255.255.255", 32, ("network", "-2"), "255.255.255.255"),
+        ("255.255.255.255", 32, ("mask", "28"), "255.255.255.240/28"),
+        ("0.0.0.0", 0, ("network", "-1"), "255.255.255.255/0"),
+        ("2001:db9::7", 64, ("address", "-256"), "2001:db8:ffff:ffff:ffff:ffff:ffff:ff07/64"),
+        ("2001:db9::7", 64, ("address", "+4294967296"), "2001:db9::1:0:7/64"),
+        ("2001:db9::7", 64, ("network", "+300"), "2001:db9::12c/64"),
+        ("2001:db9::7", 64, ("network", "-300"), "2001:db9::ffff:ffff:ffff:fed4/64"),
+        ("2001:db9::7", 64, ("mask", "28"), "2001:db0::/28"),
+        ("2001:db9::7", 64, ("mask", "33"), "2001:db9::/33"),
+    ] {
+        let source = Fixed::default().with_addresses(vec![default_address("eth0", start, prefix)]);
+        let (name, value) = operation;
+        let text =
+            format!(r#"{{{{ sockaddr `GetAllInterfaces | math "{name}" "{value}" | attr "string"` }}}}"#);
+        assert_eq!(output(&text, &source), expected, "{start}/{prefix} {operation:?}");
+    }
+    let source = Fixed::default().with_addresses(vec![default_address("eth0", "10.1.2.3", 8)]);
+    for (name, value) in [
+        ("address", "1"),
+        ("address", "+4294967296"),
+        ("address", "+x"),
+        ("network", "2"),
+        ("mask", "33"),
+        ("mask", "+8"),
+        ("mask", ""),
+        ("none", "+1"),
+    ] {
+        let text = format!(r#"{{{{ sockaddr `GetAllInterfaces | math "{name}" "{value}"` }}}}"#);
+        assert_eq!(render_from(&text, &source).result.expect_err(&text).kind, ErrorKind::Evaluation);
+    }
 }

@@ -115,6 +115,36 @@ fn page_lists_constructs_and_functions() {
     assert_eq!(page, wanted, "UPDATE_GOLDEN=1 writes the page");
 }
 
+/// The functions that 967 `template` blocks of 489 public job files use. Besides, they use the actions `with`, `range` and `if`.
+const OF_PUBLIC_JOB_FILES: [&str; 15] = [
+    "env",
+    "eq",
+    "executeTemplate",
+    "index",
+    "key",
+    "keyOrDefault",
+    "node",
+    "nomadService",
+    "nomadVar",
+    "parseInt",
+    "printf",
+    "secret",
+    "service",
+    "sockaddr",
+    "toJSON",
+];
+
+#[test]
+fn functions_of_public_job_files_are_offered() {
+    for name in OF_PUBLIC_JOB_FILES {
+        let support = functions::all().find(|function| function.name == name).map(|found| found.support());
+        assert!(
+            support.is_some_and(|support| !matches!(support, Support::Refused(_))),
+            "{name}: {support:?}"
+        );
+    }
+}
+
 #[test]
 fn every_function_is_in_a_vector() {
     let mut text = String::new();

@@ -12,15 +12,16 @@ use serde_json::{Map, Value as Json};
 
 use super::short;
 
+/// A field of a document.
 #[derive(Debug, Clone)]
-pub(super) struct Field {
+pub struct Field {
     /// `spec.groups.tasks.restart`
-    pub(super) path: String,
+    pub path: String,
     /// With resolved references.
-    pub(super) schema: Json,
-    pub(super) is_required: bool,
+    pub schema: Json,
+    pub is_required: bool,
     /// The driver that has this field; none if it is common to all.
-    pub(super) driver: Option<String>,
+    pub driver: Option<String>,
 }
 
 /// The result of a search.
@@ -35,7 +36,7 @@ pub(super) enum Found<'f> {
 const DEPTH_MAX: usize = 12;
 
 /// All fields, outer ones first.
-pub(super) fn fields(root: &Json) -> Vec<Field> {
+pub fn fields(root: &Json) -> Vec<Field> {
     let mut found = Vec::new();
     collect(root, root, SchemaPath { path: "", driver: None, depth: 0 }, &mut found);
     found
@@ -155,7 +156,7 @@ fn is_spelling(step: &str, name: &str) -> bool {
 }
 
 impl Field {
-    pub(super) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or_default()
     }
 
@@ -163,12 +164,12 @@ impl Field {
         self.path.rsplit_once('.').is_some_and(|(outer, _)| outer == path)
     }
 
-    pub(super) fn description(&self) -> Option<String> {
+    pub fn description(&self) -> Option<String> {
         self.schema.get("description").and_then(Json::as_str).map(|text| text.replace('\n', " "))
     }
 
     /// The type in a word or two.
-    pub(super) fn kind(&self) -> String {
+    pub fn kind(&self) -> String {
         let is = |keyword: &str| self.schema.get(keyword).is_some();
         if let Some(forms) = self.forms() {
             return forms;
@@ -232,18 +233,11 @@ impl Field {
         }
     }
 
-    /// The default: of a minimal job, or the one that the description marks.
-    pub(super) fn default(&self) -> Option<String> {
-        let marked = || self.allowed().and_then(|_| marked_default(&self.description()?));
-        let plain = || plain_default(&self.description()?);
-        default_of(&self.path).or_else(marked).or_else(plain).or_else(|| self.switch_default())
-    }
-
-    /// The default of a switch whose description names none.
-    fn switch_default(&self) -> Option<String> {
-        let description = self.description()?.to_lowercase();
-        let names_one = description.contains("default true") || description.contains("default is");
-        (self.kind() == "boolean" && !names_one).then(|| "false".to_owned())
+    /// The default: of a minimal job, or the one in the schema.
+    pub fn default(&self) -> Option<String> {
+        let is_value = |value: &&Json| !value.is_array() && !value.is_object() && *value != "";
+        let of_schema = || self.schema.get("default").filter(is_value).map(short);
+        default_of(&self.path).or_else(of_schema)
     }
 
     /// Nomad's names that this release does not implement.
@@ -312,45 +306,6 @@ fn at<'v>(value: &'v Json, steps: &[&str]) -> Option<&'v Json> {
         },
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => None,
     }
-}
-
-/// The default in a description: "default `a`", or "`a` (the default)".
-fn marked_default(description: &str) -> Option<String> {
-    let parts: Vec<&str> = description.split('`').collect();
-    let is_marked = |at: &usize| {
-        let before = parts.get(at - 1).is_some_and(|before| before.ends_with("default "));
-        before || parts.get(at + 1).is_some_and(|after| after.starts_with(" (the default"))
-    };
-    let at = (1..parts.len()).step_by(2).find(is_marked)?;
-    parts.get(at).map(|part| (*part).to_owned())
-}
-
-/// The amount in a description: "default 5m", "0, the default" or "0 (the default)"; none if it depends on other values
-/// ("default 30s for a service").
-fn plain_default(description: &str) -> Option<String> {
-    const BEFORE: [&str; 2] = [", the default", " (the default"];
-    let text = description.replace('−', "-").replace("Default ", "default ");
-    let after = text.split_once("default ").and_then(|(_, rest)| {
-        let end =
-            rest.find(|char: char| !(char.is_ascii_alphanumeric() || char == '-')).unwrap_or(rest.len());
-        let is_whole = rest[end..].is_empty() || rest[end..].starts_with(['.', ';', ')']);
-        is_whole.then(|| &rest[..end])
-    });
-    let before = || {
-        let end = BEFORE.iter().find_map(|mark| text.find(mark))?;
-        text[..end].rsplit(' ').next()
-    };
-    after
-        .filter(|word| is_amount(word))
-        .or_else(|| before().filter(|word| is_amount(word)))
-        .map(str::to_owned)
-}
-
-/// Whether a word is a number, a duration or a boolean.
-fn is_amount(word: &str) -> bool {
-    matches!(word, "true" | "false")
-        || word.parse::<i64>().is_ok()
-        || herdlet_api_types::parse_duration(word).is_ok()
 }
 
 /// The default of a field; none for blocks, and for fields without a default.

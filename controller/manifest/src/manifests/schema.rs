@@ -2,6 +2,8 @@
 //!
 //! In: the manifest types and the built-in drivers. Out: one schema for documents of any kind.
 
+mod defaults;
+
 use std::borrow::Cow;
 
 use herdlet_api_types::driver::{DriverInfo, built_in};
@@ -26,6 +28,7 @@ pub fn schema() -> Json {
     if let Some(Json::Object(task)) = schema.pointer_mut("/$defs/TaskSpec") {
         task.insert("allOf".to_owned(), Json::Array(rules));
     }
+    defaults::add(&mut schema);
     schema
 }
 

@@ -166,6 +166,25 @@ fn unreachable_token_is_warned_about() {
     );
 }
 
+/// It was accepted without a warning, and no token was ever issued.
+#[test]
+fn the_identity_of_a_service_in_the_built_in_catalogue_is_warned_about() {
+    let warnings = |provider: &str| {
+        let text = format!(
+            "{{apiVersion: herdlet/v1, kind: Job, metadata: {{name: a}}, spec: {{groups: [{{name: g,
+               services: [{{name: web, provider: {provider}, identity: {{aud: [x]}}}}], tasks: [{{name: t, driver: mock}}]}}]}}}}"
+        );
+        let set = read(&text).unwrap_or_else(|all| panic!("{all}"));
+        set.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let path = "spec.groups[0].services[0].identity";
+    assert_eq!(
+        warnings("nomad"),
+        [format!("test.yaml:2:66: {path}: has an effect only with `provider: consul`")]
+    );
+    assert_eq!(warnings("consul"), [""; 0]);
+}
+
 #[test]
 fn cron_without_any_launch_is_warned_about() {
     let set = read(

@@ -92,12 +92,6 @@ pub struct Parts {
 /// The providers of secrets that are built in, with the versions of Nomad's.
 const BUILT_IN_SECRETS: [(&str, &str); 2] = [(Secret::VARIABLES, "1.0.0"), (Secret::VAULT, "1.0.0")];
 
-/// The plugins that Nomad makes a bridge with. Servers place no group in mode `bridge` on a node without them; herdlet needs none of
-/// them.
-const CNI_PLUGINS: [&str; 5] = ["bridge", "firewall", "host-local", "loopback", "portmap"];
-/// A version that all servers accept.
-const CNI_VERSION: &str = "1.6.0";
-
 impl Fixed {
     /// Reads the config and the machine.
     pub fn of(config: &Config, cluster: &Cluster) -> Self {
@@ -233,8 +227,7 @@ impl Fixed {
             attributes.insert(format!("plugins.secrets.{name}.version"), version.to_owned());
         }
         if self.offers_bridges() {
-            let version = |plugin: &str| (format!("plugins.cni.version.{plugin}"), CNI_VERSION.to_owned());
-            attributes.extend(CNI_PLUGINS.map(version));
+            attributes.extend(self.bridges.attributes());
         }
         if self.offers_cni() {
             let version = |(plugin, version): (&String, &String)| {

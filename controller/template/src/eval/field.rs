@@ -6,7 +6,8 @@ use crate::{
     context::Context,
     error::{Fault, Outcome},
     format::quote,
-    functions::data,
+    functions::{data, time},
+    moment::Moment,
     options::MissingKey,
     text::Text,
     value::{Element, Key, Map, Struct, Value},
@@ -61,8 +62,9 @@ impl Found {
                     no_arguments(name, arguments)?;
                     found(value.clone())
                 }
-                None => match (&**name, &object.shown) {
-                    (b"String", Some(shown)) => found(Value::Str(shown.clone())),
+                None => match (&**name, &object.shown, &object.time) {
+                    (b"String", Some(shown), _) => found(Value::Str(shown.clone())),
+                    (b"Format", _, Some(time)) => found(formatted(context, time, arguments)?),
                     _ => Err(self.unknown(name)),
                 },
             },
@@ -98,6 +100,16 @@ fn no_arguments(name: &Text, arguments: &[Value]) -> Outcome<()> {
     Err(Fault::new(format!("{} has arguments but cannot be invoked as function", name.lossy())))
 }
 
+/// A time in a layout.
+fn formatted(context: &mut Context<'_>, time: &Moment, arguments: &[Value]) -> Outcome<Value> {
+    let [Value::Str(layout)] = arguments else {
+        return Err(Fault::new("wrong arguments for Format: want a layout"));
+    };
+    // Each character is compared with all elements of layouts.
+    context.charge(layout.len().saturating_mul(8))?;
+    context.text(time::format(&layout.lossy(), time))
+}
+
 fn is_method_of_items(name: &[u8]) -> bool {
     matches!(name, b"Keys" | b"Values" | b"Tuples" | b"Metadata" | b"Parent" | b"ItemsMap")
 }
@@ -121,6 +133,7 @@ fn method_of_items(context: &mut Context<'_>, map: &Rc<Map>, name: &[u8]) -> Out
                     type_name: "struct { K, V string }",
                     fields,
                     shown: None,
+                    time: None,
                 })?);
             }
             context.list(tuples, Element::Struct)
@@ -133,7 +146,12 @@ fn method_of_items(context: &mut Context<'_>, map: &Rc<Map>, name: &[u8]) -> Out
             let Value::Struct(meta) = meta(context, map)? else { return Ok(Value::Nil) };
             let mut fields = meta.fields.clone();
             fields.push(("Items", Value::Map(Rc::clone(map))));
-            context.structure(Struct { type_name: "dependency.NomadVariable", fields, shown: None })
+            context.structure(Struct {
+                type_name: "dependency.NomadVariable",
+                fields,
+                shown: None,
+                time: None,
+            })
         }
         _ => meta(context, map),
     }

@@ -1,6 +1,8 @@
 //! `sockaddr`: expressions of go-sockaddr on the addresses of the node, such as `GetPrivateIP` or
 //! `GetAllInterfaces | include "network" "10.0.0.0/8" | attr "address"`.
 
+mod math;
+
 use core::net::IpAddr;
 
 use crate::{
@@ -149,6 +151,12 @@ fn filter(context: &mut Context<'_>, mut all: Vec<NodeAddress>, words: &[&str]) 
             let offset = count(offset)?.min(all.len());
             Found::Addresses(all.split_off(offset))
         }
+        ["math", operation, value] => {
+            for address in &mut all {
+                math::apply(operation, value, address)?;
+            }
+            Found::Addresses(all)
+        }
         ["attr", name] => match all.first() {
             Some(address) => Found::Text(attribute(address, name)?),
             None => Found::Text(String::new()),
@@ -244,9 +252,15 @@ fn attribute(address: &NodeAddress, name: &str) -> Outcome<String> {
         "name" => Ok(address.interface.clone()),
         "size" | "mask_bits" => Ok(address.prefix.to_string()),
         "type" => Ok(if address.address.is_ipv4() { "IPv4" } else { "IPv6" }.to_owned()),
+        "string" if is_single(address) => Ok(address.address.to_string()),
         "cidr" | "string" => Ok(format!("{}/{}", address.address, address.prefix)),
         _ => Err(unsupported("the attribute")),
     }
+}
+
+/// Whether its network has no other address.
+fn is_single(address: &NodeAddress) -> bool {
+    address.prefix == if address.address.is_ipv4() { 32 } else { 128 }
 }
 
 fn first(all: &[NodeAddress]) -> String {

@@ -7,6 +7,7 @@ use crate::{
     context::Context,
     error::{Fault, Outcome},
     function::{Function, Group::Nomad},
+    moment::Moment,
     query::{Answer, Choice, Query, VariableMeta},
     text::Text,
     value::{Element, Key, Map, Struct, Value, item},
@@ -125,13 +126,15 @@ pub(crate) fn meta(context: &mut Context<'_>, meta: &VariableMeta) -> Outcome<Va
         type_name: "dependency.NomadVarMeta",
         fields,
         shown: Some(meta.path.as_str().into()),
+        time: None,
     })
 }
 
 /// A time as Go prints it, in UTC.
 fn time(nanos: i64) -> Value {
     let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
-    let text = super::time::format("2006-01-02 15:04:05.999999999 -0700 MST", time);
+    let time = Moment::utc(time.to_zoned(jiff::tz::TimeZone::UTC).datetime());
+    let text = super::time::format(super::time::SHOWN, &time);
     Value::from(text.as_str())
 }
 
@@ -185,6 +188,7 @@ fn service(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
             type_name: "dependency.NomadService",
             fields,
             shown: None,
+            time: None,
         })?);
     }
     context.list(instances, Element::Struct)
@@ -221,6 +225,7 @@ fn services(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
             type_name: "dependency.NomadServicesSnippet",
             fields,
             shown: None,
+            time: None,
         })?);
     }
     context.list(names, Element::Struct)

@@ -4,16 +4,16 @@ use super::{ANY, addresses, arguments, data, refused, row, time};
 use crate::{
     context::Context,
     error::{Fault, Outcome},
+    format::spew,
     function::{
         Body, Function,
         Group::{Debug, Local},
     },
+    moment::Moment,
     query::{Answer, Query},
     text::Text,
     value::Value,
 };
-
-const NO_DEBUGGING: &str = "use printf with %#v, or toJSONPretty";
 
 pub(super) static TABLE: &[Function] = &[
     row(Local, "env", (1, 1), |context, values| {
@@ -30,10 +30,20 @@ pub(super) static TABLE: &[Function] = &[
     refused(Local, "plugin", "herdlet runs no program for a template"),
     row(Local, "scratch", (0, 0), |_, _| Ok(Value::Scratch)),
     row(Local, "sockaddr", (1, ANY), sockaddr),
-    refused(Debug, "spew_dump", NO_DEBUGGING),
-    refused(Debug, "spew_printf", NO_DEBUGGING),
-    refused(Debug, "spew_sdump", NO_DEBUGGING),
-    refused(Debug, "spew_sprintf", NO_DEBUGGING),
+    // These two print to the output of Nomad's agent. Values may be secrets, so this agent prints nothing.
+    row(Debug, "spew_dump", (0, ANY), |_, _| Ok(Value::from(""))),
+    row(Debug, "spew_printf", (1, ANY), |_, _| Ok(Value::from(""))),
+    row(Debug, "spew_sdump", (0, ANY), |context, values| {
+        let text = spew::dump(context.limits(), values)?;
+        context.charge(text.len())?;
+        context.text(text)
+    }),
+    row(Debug, "spew_sprintf", (1, ANY), |context, values| {
+        let format = arguments::text(&values[0])?;
+        let text = spew::print_format(context.limits(), format, &values[1..])?;
+        context.charge(text.len())?;
+        context.text(text)
+    }),
     row(Local, "timestamp", (0, 1), timestamp),
     refused(Local, "writeToFile", "a template has one destination; use another template for another file"),
 ];
@@ -133,15 +143,16 @@ fn timestamp(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         .unix_time()
         .ok_or_else(|| Fault::refused("timestamp is not available here: the time is not known"))?;
     let now = jiff::Timestamp::from_second(seconds).map_err(|_| Fault::new("the time is out of range"))?;
+    let now = Moment::utc(now.to_zoned(jiff::tz::TimeZone::UTC).datetime());
     let layout = values.first().map(arguments::string).transpose()?;
     let text = match layout.as_deref() {
         Some("unix") => seconds.to_string(),
         Some(layout) => {
             // Each character is compared with all elements of layouts.
             context.charge(layout.len().saturating_mul(8))?;
-            time::format(layout, now)
+            time::format(layout, &now)
         }
-        None => time::format("2006-01-02T15:04:05Z07:00", now),
+        None => time::format("2006-01-02T15:04:05Z07:00", &now),
     };
     context.text(text)
 }

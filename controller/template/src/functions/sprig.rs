@@ -4,6 +4,7 @@
 //! the same data.
 
 mod basics;
+mod dates;
 mod dicts;
 mod lists;
 mod numbers;
@@ -20,8 +21,16 @@ pub(super) const PREFIX: &str = "sprig_";
 /// Why a function is not offered.
 const RANDOM: &str = "its result differs each time, so that the task would restart at each render";
 
-static TABLES: [&[Function]; 7] =
-    [basics::TABLE, dicts::TABLE, lists::TABLE, numbers::TABLE, paths::TABLE, patterns::TABLE, text::TABLE];
+static TABLES: [&[Function]; 8] = [
+    basics::TABLE,
+    dates::TABLE,
+    dicts::TABLE,
+    lists::TABLE,
+    numbers::TABLE,
+    paths::TABLE,
+    patterns::TABLE,
+    text::TABLE,
+];
 
 pub(super) fn tables() -> &'static [&'static [Function]] {
     &TABLES

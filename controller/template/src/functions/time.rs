@@ -1,6 +1,15 @@
-//! Times in the layouts of Go, in UTC.
+//! Times in the layouts of Go.
 
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+mod reading;
+
+use jiff::civil::DateTime;
+
+pub(crate) use reading::parse;
+
+use crate::moment::Moment;
+
+/// The layout of a time as an output.
+pub(crate) const SHOWN: &str = "2006-01-02 15:04:05.999999999 -0700 MST";
 
 /// Elements of a layout, the longer ones before their beginnings.
 const ELEMENTS: [&str; 34] = [
@@ -41,14 +50,13 @@ const ELEMENTS: [&str; 34] = [
 ];
 
 /// Formats a time.
-pub(super) fn format(layout: &str, time: Timestamp) -> String {
-    let civil = time.to_zoned(TimeZone::UTC).datetime();
+pub(crate) fn format(layout: &str, time: &Moment) -> String {
     let mut out = String::new();
     let mut rest = layout;
     while let Some(char) = rest.chars().next() {
-        match ELEMENTS.iter().find(|element| is_element(rest, element)) {
+        match element_at(rest) {
             Some(element) => {
-                let length = written(&mut out, civil, element, rest);
+                let length = written(&mut out, time, (element, rest));
                 rest = &rest[length..];
             }
             None => {
@@ -58,6 +66,11 @@ pub(super) fn format(layout: &str, time: Timestamp) -> String {
         }
     }
     out
+}
+
+/// The element at the beginning of a layout.
+fn element_at(layout: &str) -> Option<&'static str> {
+    ELEMENTS.iter().find(|element| is_element(layout, element)).copied()
 }
 
 /// `Jan` is no element in `January`'s place, and a fraction must not be followed by other digits.
@@ -77,7 +90,8 @@ fn is_element(rest: &str, element: &str) -> bool {
 }
 
 /// Writes an element; returns its length in the layout.
-fn written(out: &mut String, time: DateTime, element: &str, rest: &str) -> usize {
+fn written(out: &mut String, moment: &Moment, (element, rest): (&str, &str)) -> usize {
+    let time = moment.civil;
     let hour = match time.hour() % 12 {
         0 => 12,
         hour => hour,
@@ -87,14 +101,14 @@ fn written(out: &mut String, time: DateTime, element: &str, rest: &str) -> usize
         "Jan" => time.strftime("%b").to_string(),
         "Monday" => time.strftime("%A").to_string(),
         "Mon" => time.strftime("%a").to_string(),
-        "MST" => "UTC".to_owned(),
+        "MST" if moment.zone.is_empty() => offset(moment.offset, "-0700"),
+        "MST" => moment.zone.clone(),
         "2006" => format!("{:04}", time.year()),
         "06" => format!("{:02}", time.year().rem_euclid(100)),
-        "Z07:00:00" | "Z07:00" | "Z0700" | "Z07" => "Z".to_owned(),
-        "-07:00:00" => "+00:00:00".to_owned(),
-        "-07:00" => "+00:00".to_owned(),
-        "-0700" => "+0000".to_owned(),
-        "-07" => "+00".to_owned(),
+        "Z07:00:00" | "Z07:00" | "Z0700" | "Z07" if moment.offset == 0 => "Z".to_owned(),
+        "Z07:00:00" | "Z07:00" | "Z0700" | "Z07" | "-07:00:00" | "-07:00" | "-0700" | "-07" => {
+            offset(moment.offset, element)
+        }
         "002" => format!("{:03}", time.day_of_year()),
         "_2" => format!("{:2}", time.day()),
         "01" => format!("{:02}", time.month()),
@@ -114,6 +128,16 @@ fn written(out: &mut String, time: DateTime, element: &str, rest: &str) -> usize
     };
     out.push_str(&text);
     element.len()
+}
+
+/// The distance from UTC in the form of an element.
+fn offset(seconds: i32, element: &str) -> String {
+    let sign = if seconds < 0 { '-' } else { '+' };
+    let all = seconds.unsigned_abs();
+    let separator = if element.contains(':') { ":" } else { "" };
+    let count = element.bytes().filter(u8::is_ascii_digit).count() / 2;
+    let numbers = [all / 3_600, all / 60 % 60, all % 60].map(|number| format!("{number:02}"));
+    format!("{sign}{}", numbers[..count.min(3)].join(separator))
 }
 
 /// `.000` writes three digits, `.999` up to three without zeros at the end.
@@ -136,7 +160,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_go() {
-        let time = Timestamp::from_nanosecond(1_136_214_245_120_000_000).unwrap();
+        let time = Moment::utc(DateTime::constant(2006, 1, 2, 15, 4, 5, 120_000_000));
         for (layout, text) in [
             ("2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z"),
             ("Mon Jan _2 15:04:05 2006", "Mon Jan  2 15:04:05 2006"),
@@ -145,7 +169,7 @@ mod tests {
             ("15:04:05.999999999 -0700", "15:04:05.12 +0000"),
             ("January 2 (002)", "January 2 (002)"),
         ] {
-            assert_eq!(format(layout, time), text);
+            assert_eq!(format(layout, &time), text);
         }
     }
 }

@@ -122,7 +122,10 @@ fn isolated_tasks_have_the_files_of_their_network() {
     }
     let mut agent = start("");
     let task = "- name: server\n  driver: exec\n  config: {command: sleep, args: [\"3600\"]}\n";
-    agent.apply_and_wait(&job("web", "service", "network: {mode: bridge}\n", &[indented(task, 8)]));
+    // As in job files that name the plugins of Nomad's bridge.
+    let group = "network: {mode: bridge}\nconstraints:\n  - attribute: \"${attr.plugins.cni.version.bridge}\"\n    \
+                 operator: semver\n    value: \">= 0.4.0\"\n";
+    agent.apply_and_wait(&job("web", "service", group, &[indented(task, 8)]));
     let alloc = agent.alloc("web.g[0]").unwrap();
     let dir = agent.home.state().join("alloc").join(alloc.id()).join(".network");
     let [hosts, resolver] = ["hosts", "resolv.conf"].map(|name| fs::read_to_string(dir.join(name)).unwrap());

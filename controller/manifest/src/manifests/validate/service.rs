@@ -144,6 +144,8 @@ pub(super) fn list(
 /// Warns of fields that the built-in catalogue, like Nomad's, accepts without effect.
 fn only_consul(service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
+        // Only Consul's logins use the token of a service.
+        ("identity", service.identity.is_some()),
         ("tagged_addresses", !service.tagged_addresses.is_empty()),
         ("enable_tag_override", service.enable_tag_override),
         ("weights", service.weights != Weights::default()),

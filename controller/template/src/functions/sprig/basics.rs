@@ -1,6 +1,10 @@
 //! Defaults, types, encodings and digests of sprig.
 
-use aws_lc_rs::digest;
+use aws_lc_rs::{
+    cipher::{AES_256, DecryptionContext, PaddedBlockDecryptingKey, UnboundCipherKey},
+    digest,
+    iv::FixedLength,
+};
 use base64::prelude::*;
 
 use super::{
@@ -16,15 +20,14 @@ use crate::{
     value::Value,
 };
 
-const NO_TIMES: &str = "herdlet has no values that are times; use timestamp";
-
-const NO_CRYPTO: &str = "herdlet does not derive or decrypt secrets in templates";
+const NO_DERIVING: &str =
+    "it needs a secret in the template, and 32 MiB for each render; write the password to a variable";
 
 const NO_CERTIFICATES: &str = "only functions that make certificates use its result, and herdlet offers none";
 
 pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_adler32sum", (1, 1), adler32),
-    refused(Sprig, "sprig_ago", NO_TIMES),
+    refused(Sprig, "sprig_ago", RANDOM),
     row(Sprig, "sprig_b32dec", (1, 1), |context, values| {
         or_message(context, |context| base32_decode(context, &values[0]))
     }),
@@ -37,7 +40,7 @@ pub(super) static TABLE: &[Function] = &[
     }),
     refused(Sprig, "sprig_bcrypt", RANDOM),
     refused(Sprig, "sprig_buildCustomCert", NO_CERTIFICATES),
-    refused(Sprig, "sprig_decryptAES", NO_CRYPTO),
+    row(Sprig, "sprig_decryptAES", (2, 2), decrypt),
     row(Sprig, "sprig_deepEqual", (2, 2), |context, values| {
         compare::deep_equal(context, &values[0], &values[1]).map(Value::Bool)
     }),
@@ -47,7 +50,7 @@ pub(super) static TABLE: &[Function] = &[
             Some(_) | None => values[0].clone(),
         })
     }),
-    refused(Sprig, "sprig_derivePassword", NO_CRYPTO),
+    refused(Sprig, "sprig_derivePassword", NO_DERIVING),
     row(Sprig, "sprig_duration", (1, 1), |context, values| {
         let is_number = matches!(values[0], Value::Str(_) | Value::Int64(_));
         context.text(duration(if is_number { numbers::int(&values[0]) } else { 0 }))
@@ -74,12 +77,10 @@ pub(super) static TABLE: &[Function] = &[
         Ok(Value::Bool(*arguments::string(&values[0])? == *values[1].kind_name()))
     }),
     row(Sprig, "sprig_kindOf", (1, 1), |context, values| context.text(values[0].kind_name())),
-    refused(Sprig, "sprig_mustDateModify", NO_TIMES),
     row(Sprig, "sprig_mustFromJson", (1, 1), |context, values| {
         let text = arguments::text(&values[0])?;
         json::parse(context, text)
     }),
-    refused(Sprig, "sprig_mustToDate", NO_TIMES),
     row(Sprig, "sprig_mustToJson", (1, 1), |context, values| {
         json::write(context, &values[0], Style { pretty: false, html: true })
     }),
@@ -89,7 +90,6 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_mustToRawJson", (1, 1), |context, values| {
         json::write(context, &values[0], Style { pretty: false, html: false })
     }),
-    refused(Sprig, "sprig_must_date_modify", NO_TIMES),
     row(Sprig, "sprig_sha1sum", (1, 1), |context, values| {
         encoding::hash(context, &values[0], &digest::SHA1_FOR_LEGACY_USE_ONLY)
     }),
@@ -105,7 +105,6 @@ pub(super) static TABLE: &[Function] = &[
         };
         Ok(values[usize::from(!is)].clone())
     }),
-    refused(Sprig, "sprig_toDate", NO_TIMES),
     row(Sprig, "sprig_toJson", (1, 1), |context, values| {
         json::write(context, &values[0], Style { pretty: false, html: true })
     }),
@@ -125,8 +124,28 @@ pub(super) static TABLE: &[Function] = &[
         ))
     }),
     row(Sprig, "sprig_typeOf", (1, 1), |context, values| context.text(values[0].type_name())),
-    refused(Sprig, "sprig_unixEpoch", NO_TIMES),
 ];
+
+/// Decrypts what `encryptAES` of sprig returns: AES-256 in CBC mode, after the initial vector. A password is filled up with zeros.
+fn decrypt(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
+    let Value::Str(sealed) = encoding::decode(context, &values[1], &BASE64_STANDARD)? else {
+        return Ok(Value::from(""));
+    };
+    if sealed.is_empty() {
+        return Ok(Value::from(""));
+    }
+    let failed = || Fault::new("the text can't be decrypted with this password");
+    let password = arguments::text(&values[0])?;
+    let mut key = [0; 32];
+    key.iter_mut().zip(password.iter()).for_each(|(own, byte)| *own = *byte);
+    let (start, sealed) = sealed.split_first_chunk::<16>().ok_or_else(failed)?;
+    let key = UnboundCipherKey::new(&AES_256, &key).map_err(|_| failed())?;
+    let key = PaddedBlockDecryptingKey::cbc_pkcs7(key).map_err(|_| failed())?;
+    let mut text = sealed.to_vec();
+    let start = DecryptionContext::Iv128(FixedLength::from(*start));
+    let text = key.decrypt(&mut text, start).map_err(|_| failed())?.to_vec();
+    context.text(text)
+}
 
 /// Keeps bounds, and turns other errors into nil.
 fn or_nil(outcome: Outcome<Value>) -> Outcome<Value> {
@@ -224,7 +243,7 @@ fn duration_round(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value>
 }
 
 /// Nanoseconds of `1h30m5.5s`.
-fn go_duration(text: &str) -> Option<i128> {
+pub(super) fn go_duration(text: &str) -> Option<i128> {
     let mut rest = text.trim_start_matches(['-', '+']);
     let mut nanos = 0.0;
     while !rest.is_empty() {

@@ -37,7 +37,12 @@ impl Version {
             ("Metadata", Value::from(self.metadata.as_str())),
             ("Original", Value::from(self.original.as_str())),
         ];
-        context.structure(Struct { type_name: "*semver.Version", fields, shown: Some(shown.into()) })
+        context.structure(Struct {
+            type_name: "*semver.Version",
+            fields,
+            shown: Some(shown.into()),
+            time: None,
+        })
     }
 
     fn compare(&self, other: &Self) -> Ordering {

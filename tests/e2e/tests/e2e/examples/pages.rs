@@ -121,6 +121,46 @@ const PAGES: &[Page] = &[
         codes: &[],
     },
     Page {
+        path: "docs/guide/from-compose.md",
+        prepare: |agent| {
+            let shop = |version: &str| {
+                let tasks =
+                    ["db", "web"].map(|name| sleeper(name, &format!("env: {{VERSION: {version:?}}}")));
+                job("shop", "service", "", &tasks)
+            };
+            agent.apply_and_wait(&shop("1"));
+            write(agent, "herdlet.yaml", &shop("2"));
+            write(agent, "password.txt", "s3cret");
+        },
+        left_out: &[("docker ", "changes networks of an engine"), ("herdlet logs -f", FOLLOWS)],
+        codes: &[],
+    },
+    Page {
+        path: "docs/guide/identities.md",
+        prepare: |_| {},
+        left_out: &[("herdlet identity key remove", ID)],
+        codes: &[],
+    },
+    Page {
+        path: "docs/monitoring.md",
+        prepare: |agent| agent.apply_and_wait(&web("1")),
+        left_out: &[
+            ("herdlet agent", RUNS),
+            ("curl ", "the port is an example"),
+            ("herdlet get events --watch", FOLLOWS),
+        ],
+        codes: &[],
+    },
+    Page {
+        path: "docs/reference/cli.md",
+        prepare: |agent| {
+            agent.apply_and_wait(&web("1").replace("spec:\n", "spec:\n  meta: {app: shop}\n"));
+            write(agent, "web.yaml", &web("2"));
+        },
+        left_out: &[],
+        codes: &[],
+    },
+    Page {
         path: "docs/operations/drain.md",
         prepare: |agent| agent.apply_and_wait(&web("1")),
         left_out: &[("systemctl reboot", SYSTEM)],
@@ -318,4 +358,24 @@ fn commands_of_troubleshooting_run() {
 #[test]
 fn commands_of_folders_run() {
     run("docs/folders.md");
+}
+
+#[test]
+fn commands_of_from_compose_run() {
+    run("docs/guide/from-compose.md");
+}
+
+#[test]
+fn commands_of_identities_run() {
+    run("docs/guide/identities.md");
+}
+
+#[test]
+fn commands_of_monitoring_run() {
+    run("docs/monitoring.md");
+}
+
+#[test]
+fn commands_of_the_command_line_run() {
+    run("docs/reference/cli.md");
 }

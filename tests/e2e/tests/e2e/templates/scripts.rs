@@ -4,8 +4,8 @@ use std::fs;
 
 use herdlet_e2e::wait;
 
-use super::{greeting, put, quick, recorded, recorder, template, until_file, until_recorded};
-use crate::common::{is_root, job};
+use super::{greeting, put, quick, recorded, recorder, template, templates, until_file, until_recorded};
+use crate::common::{has, is_root, job};
 
 /// A template with a script; `script` is YAML without quotes of the shell.
 fn scripted(job: &str, script: &str, more: &str) -> String {
@@ -80,6 +80,38 @@ fn a_script_that_does_not_exist_or_hangs_is_reported() {
     });
     for name in ["none", "hangs"] {
         assert_eq!(recorded(&agent, "odd.g[0]", name), ["start"]);
+    }
+    agent.finish();
+}
+
+/// In their root, as their user.
+#[test]
+fn a_script_runs_inside_isolated_tasks() {
+    if !is_root() || !has("java") {
+        return;
+    }
+    let mut agent = quick();
+    put(&agent, "nomad/jobs/inside", &["greeting=one"]);
+    let script = "echo $(cat /local/conf) $(id -un) $(ls -d /secrets/..) >> /local/log";
+    let task = |driver: &str, config: &str| {
+        let fields = templates(&[scripted("inside", script, "")]);
+        let head = format!("- name: {driver}\n  driver: {driver}\n  config: {config}\n  kill_timeout: 5s\n");
+        format!("{head}{}", crate::common::indented(&fields, 2))
+    };
+    let tasks = [
+        task("exec", "{command: /bin/sleep, args: [\"100000\"]}"),
+        // The virtual machine waits for a debugger.
+        task(
+            "java",
+            "{class: sun.security.tools.keytool.Main, jvm_options: [-Xmx64m, \
+             \"-agentlib:jdwp=transport=dt_socket,server=y,suspend=y,address=127.0.0.1:0\"]}",
+        ),
+    ];
+    let tasks = tasks.map(|task| crate::common::indented(&task, 8));
+    agent.apply_and_wait(&job("inside", "service", ONCE, &tasks));
+    put(&agent, "nomad/jobs/inside", &["greeting=two"]);
+    for driver in ["exec", "java"] {
+        until_file(&agent, "inside.g[0]", (&format!("{driver}/local/log"), "two nobody /secrets/..\n"));
     }
     agent.finish();
 }
