@@ -48,7 +48,7 @@ pub struct ImagePrune {
 
 /// What was removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Freed {
+pub struct PruneReport {
     /// The images.
     pub images: Vec<StoredImage>,
     /// The number of layers that no other image has.

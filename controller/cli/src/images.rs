@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use futures_util::TryStreamExt as _;
 use herdlet_api_types::{
     driver::{ImageUse, ImageView},
-    images::{DamagedLayers, Freed, ImagePrune, PullStep, StoreCheck, StoredImage},
+    images::{DamagedLayers, ImagePrune, PruneReport, PullStep, StoreCheck, StoredImage},
 };
 use serde::Serialize;
 
@@ -118,7 +118,7 @@ struct Listing {
 
 /// Images that were pulled or loaded.
 #[derive(Serialize)]
-struct Fetched {
+struct FetchReport {
     images: Vec<StoredImage>,
 }
 
@@ -171,7 +171,7 @@ async fn pull(args: PullArgs) -> Result<u8, Failure> {
             }
             PullStep::Image(image) => {
                 args.output.line(&fetched("pulled", &image));
-                args.output.document(&Fetched { images: vec![image] })?;
+                args.output.document(&FetchReport { images: vec![image] })?;
                 return Ok(0);
             }
             PullStep::Error(error) => return Err(Failure::new(format!("failed to {error}"))),
@@ -188,7 +188,7 @@ async fn load(args: LoadArgs) -> Result<u8, Failure> {
     for image in &images {
         args.output.line(&fetched("loaded", image));
     }
-    args.output.document(&Fetched { images })?;
+    args.output.document(&FetchReport { images })?;
     Ok(0)
 }
 
@@ -236,7 +236,7 @@ fn names(images: &[StoredImage]) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-fn freed_text(freed: &Freed) -> String {
+fn freed_text(freed: &PruneReport) -> String {
     let verb = if freed.dry_run { "would be removed" } else { "removed" };
     let mut text = String::new();
     for image in &freed.images {
@@ -328,7 +328,7 @@ mod tests {
             vec!["docker.io/library/redis:7".to_owned(), "docker.io/library/redis@sha256:1".to_owned()];
         let image = StoredImage { id: "sha256:2".to_owned(), names, ..StoredImage::default() };
         let nameless = StoredImage { id: "sha256:3".to_owned(), ..StoredImage::default() };
-        let freed = Freed { images: vec![image, nameless], layers: 3, bytes: 5 << 20, dry_run: true };
+        let freed = PruneReport { images: vec![image, nameless], layers: 3, bytes: 5 << 20, dry_run: true };
         let text = freed_text(&freed);
         assert!(
             text.starts_with("docker.io/library/redis:7\nsha256:3\nwould be removed: 2 images, 3 layers, 5"),

@@ -224,7 +224,7 @@ fn views(shared: &BuiltinState, driver: &str) -> DriverResult<Vec<ImageView>> {
             alloc: id.alloc,
             alloc_name: String::new(),
             task: id.task.clone(),
-            writable_bytes: None,
+            writable_bytes: shared.dirs.written_bytes(&id),
         };
         users.entry(record.image).or_default().push(user);
     }

@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use futures_util::future::BoxFuture;
-use herdlet_api_types::images::{DamagedLayers, Freed, ImagePrune, StoreCheck, StoredImage};
+use herdlet_api_types::images::{DamagedLayers, ImagePrune, PruneReport, StoreCheck, StoredImage};
 
 use super::DriverResult;
 
@@ -23,7 +23,7 @@ pub trait ImageStore: Send + Sync {
     fn load(&self, archive: File) -> BoxFuture<'_, DriverResult<Vec<StoredImage>>>;
 
     /// Removes images that no agent uses, also kept ones.
-    fn prune(&self, order: ImagePrune) -> BoxFuture<'_, DriverResult<Freed>>;
+    fn prune(&self, order: ImagePrune) -> BoxFuture<'_, DriverResult<PruneReport>>;
 
     /// Reads all layers, and compares them with what was unpacked.
     fn verify(&self, damaged: DamagedLayers) -> BoxFuture<'_, DriverResult<StoreCheck>>;

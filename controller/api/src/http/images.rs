@@ -9,7 +9,7 @@ use axum::{Json, body::Body, extract::State, response::Response};
 use futures_util::{StreamExt as _, future::join_all};
 use herdlet_api_types::{
     driver::ImageView,
-    images::{Freed, ImagePrune, ImagePull, ImageVerify, PullStep, StoreCheck, StoredImage},
+    images::{ImagePrune, ImagePull, ImageVerify, PruneReport, PullStep, StoreCheck, StoredImage},
 };
 use herdlet_driver::{Availability, DriverError, ImageStore};
 use herdlet_runtime::off_thread;
@@ -111,7 +111,7 @@ async fn receive(mut file: File, body: Body) -> ApiResult<File> {
 pub(super) async fn prune(
     State(shared): State<Arc<Shared>>,
     body::Json(order): body::Json<ImagePrune>,
-) -> ApiResult<Json<Freed>> {
+) -> ApiResult<Json<PruneReport>> {
     store(&shared)?.prune(order).await.map(Json).map_err(failed)
 }
 

@@ -5,7 +5,9 @@ use std::{fs::File, time::Duration};
 use futures_util::Stream;
 use herdlet_api_types::{
     driver::ImageView,
-    images::{DamagedLayers, Freed, ImagePrune, ImagePull, ImageVerify, PullStep, StoreCheck, StoredImage},
+    images::{
+        DamagedLayers, ImagePrune, ImagePull, ImageVerify, PruneReport, PullStep, StoreCheck, StoredImage,
+    },
 };
 use reqwest::{Body, Method, RequestBuilder};
 use serde::de::DeserializeOwned;
@@ -38,7 +40,7 @@ impl Client {
     }
 
     /// Removes images that no task uses.
-    pub async fn prune_images(&self, order: &ImagePrune) -> Result<Freed> {
+    pub async fn prune_images(&self, order: &ImagePrune) -> Result<PruneReport> {
         let effect = if order.dry_run { Effect::None } else { Effect::Open };
         self.work(self.to(Method::PUT, "/v1/herdlet/images/prune").json(order), effect).await
     }

@@ -45,7 +45,7 @@ enum Engine {
 
 /// What was taken, and what is left to do.
 #[derive(Serialize)]
-struct Imported {
+struct ImportReport {
     images: Vec<ImportedImage>,
     /// The volumes of the engine, which herdlet does not copy.
     volumes: Vec<EngineVolume>,
@@ -127,7 +127,7 @@ pub(super) async fn run(args: ImportArgs) -> Result<u8, Failure> {
     if output.reader() == Reader::Person {
         show::out(&volumes_text(&volumes));
     }
-    output.document(&Imported { images: imported, volumes, dry_run })?;
+    output.document(&ImportReport { images: imported, volumes, dry_run })?;
     Ok(code)
 }
 

@@ -5,7 +5,9 @@
 use std::{collections::BTreeMap, fs::File, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
-use herdlet_api_types::images::{DamagedImage, DamagedLayers, Freed, ImagePrune, StoreCheck, StoredImage};
+use herdlet_api_types::images::{
+    DamagedImage, DamagedLayers, ImagePrune, PruneReport, StoreCheck, StoredImage,
+};
 use herdlet_base::error::in_full;
 use herdlet_driver::{DriverError, DriverResult, ImageStore};
 use herdlet_images::{
@@ -95,7 +97,7 @@ impl ImageStore for OperatedStore {
         .boxed()
     }
 
-    fn prune(&self, order: ImagePrune) -> BoxFuture<'_, DriverResult<Freed>> {
+    fn prune(&self, order: ImagePrune) -> BoxFuture<'_, DriverResult<PruneReport>> {
         async move {
             let shared = Arc::clone(&self.0);
             let listed = blocking("list the images", move || shared.store.list().map_err(failed)).await?;
@@ -105,7 +107,7 @@ impl ImageStore for OperatedStore {
             let unused_for = Duration::from_nanos(order.unused_for_ns);
             let removed = prune(&self.0, unused_for, extent).await?;
             let of_id = |id: &Digest| known.get(id).cloned().unwrap_or_else(|| unnamed(id));
-            Ok(Freed {
+            Ok(PruneReport {
                 images: removed.images.iter().map(of_id).collect(),
                 layers: u64::try_from(removed.layers).unwrap_or(u64::MAX),
                 bytes: removed.bytes,

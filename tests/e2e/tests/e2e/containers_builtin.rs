@@ -3,6 +3,7 @@
 //! The image is made of a static busybox and a few files, and comes as an archive over HTTP on loopback, which tasks load.
 
 mod image;
+mod store;
 
 use std::fs;
 
