@@ -223,6 +223,10 @@ pub struct ImageView {
     pub last_used: UnixNanos,
     /// The tasks that use it now.
     pub used_by: Vec<ImageUse>,
+    /// Who else keeps it: other agents of this machine, by the ids of their instances, and `kept` for people who have pulled or
+    /// loaded it.
+    #[serde(default)]
+    pub claimed_by: Vec<String>,
 }
 
 /// A task that uses an image.

@@ -34,6 +34,7 @@ pub mod driver;
 pub mod fixture;
 pub mod gc;
 pub mod ids;
+pub mod images;
 pub mod job;
 pub mod manifest;
 pub mod names;

@@ -1,13 +1,14 @@
 //! A small typed client of the local API.
 //!
 //! In: an [`Address`] and an optional token. Out: one method per endpoint. Used by the command line and by tests. [`jobs`]
-//! has the methods for jobs, [`allocs`] those for allocations, [`variables`] those
-//! for variables.
+//! has the methods for jobs, [`allocs`] those for allocations, [`images`] those
+//! for images, [`variables`] those for variables.
 
 mod allocs;
 mod catalogue;
 mod error;
 mod exec;
+mod images;
 mod jobs;
 mod lines;
 mod usage;
@@ -18,7 +19,6 @@ use std::{io::ErrorKind, time::Duration};
 use futures_util::{Stream, TryStreamExt as _};
 use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
-    driver::ImageView,
     gc::Collectable,
     network::NetworkView,
     overview::{Drift, Overview, Transition},
@@ -189,11 +189,6 @@ impl Client {
         let answer = self.send(request.query(&[("log_level", level)])).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
         Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
-    }
-
-    /// Images that tasks use or have used.
-    pub async fn images(&self) -> Result<Vec<ImageView>> {
-        self.get("/v1/herdlet/images").await
     }
 
     /// Ended objects that can be collected.

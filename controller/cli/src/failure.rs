@@ -47,6 +47,11 @@ impl Failure {
         Self { code: FAILED, message: message.into(), hint: None, source: Source::Other }
     }
 
+    /// What failed.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Sets the exit code.
     pub fn code(self, code: u8) -> Self {
         Self { code, ..self }

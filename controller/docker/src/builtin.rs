@@ -11,6 +11,7 @@
 //! | `root` | its root |
 //! | `network_plan`, `networks`, `files` | its network, if it has one of its own; files about it |
 //! | `pull` | its image |
+//! | `store` | all images, for people |
 //! | `dirs` | its directory, with what it changes |
 //! | `refuse` | what is refused |
 //! | `shared` | what these parts share |
@@ -26,6 +27,7 @@ mod pull;
 mod refuse;
 mod root;
 mod shared;
+mod store;
 mod tasks;
 mod users;
 
@@ -44,12 +46,12 @@ use herdlet_api_types::{
 };
 use herdlet_base::error::in_full;
 use herdlet_driver::{
-    AttemptId, DriverError, DriverResult, Leftover, Outlet, Recovered, Recovery, Started, StopRequest,
-    TaskConfig, TaskDriver, TaskEvent,
+    AttemptId, DriverError, DriverResult, ImageStore, Leftover, Outlet, Recovered, Recovery, Started,
+    StopRequest, TaskConfig, TaskDriver, TaskEvent,
 };
 use herdlet_images::{
     Reference,
-    store::{Claims, PruneOrder, RemovalReport, Store},
+    store::{Claims, Extent, PruneOrder, RemovalReport, Store},
 };
 use herdlet_process::{
     engine::{Engine, Setup},
@@ -63,6 +65,7 @@ use self::{
     calls::CallFilters,
     dirs::{ContainerDirs, ContainerRecord},
     shared::BuiltinState,
+    store::OperatedStore,
     tasks::ContainerTasks,
 };
 use crate::{
@@ -178,8 +181,12 @@ impl Builtin {
                 record.network = shared.plan_network(own.alloc, &request)?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;
-                let claims = shared.claims()?;
-                shared.store.claim(&claims).map_err(|error| DriverError::retry(in_full(&error)))
+                let failed = |error| DriverError::retry(in_full(&error));
+                // Most containers have an image that another one of this agent has.
+                if shared.store.is_claimed(&shared.instance, &found.id).map_err(failed)? {
+                    return Ok(());
+                }
+                shared.store.claim(&shared.claims()?).map_err(failed)
             });
             claimed.await.map_err(|error| DriverError::retry(format!("record {id}: {error}")))??;
         }
@@ -236,6 +243,11 @@ impl Builtin {
         Ok(found)
     }
 
+    /// Its images, for people.
+    pub(crate) fn image_store(&self) -> Arc<dyn ImageStore> {
+        Arc::new(OperatedStore(Arc::clone(&self.shared)))
+    }
+
     pub(crate) async fn images(&self, driver: &str) -> DriverResult<Vec<ImageView>> {
         let (shared, driver) = (Arc::clone(&self.shared), driver.to_owned());
         let views = herdlet_runtime::off_thread(move || views(&shared, &driver)).await;
@@ -260,11 +272,12 @@ fn views(shared: &BuiltinState, driver: &str) -> DriverResult<Vec<ImageView>> {
             alloc: id.alloc,
             alloc_name: String::new(),
             task: id.task.clone(),
-            writable_bytes: None,
+            writable_bytes: shared.dirs.written_bytes(&id),
         };
         users.entry(record.image).or_default().push(user);
     }
     let listed = shared.store.list().map_err(|error| failed(in_full(&error)))?;
+    let others = |owners: Vec<String>| owners.into_iter().filter(|owner| *owner != shared.instance).collect();
     let views = listed.into_iter().map(|listed| {
         let age = listed.used_at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let id = listed.image.id.as_str().to_owned();
@@ -275,6 +288,7 @@ fn views(shared: &BuiltinState, driver: &str) -> DriverResult<Vec<ImageView>> {
             size_bytes: listed.image.bytes,
             last_used: UnixNanos(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX)),
             used_by: users.remove(&id).unwrap_or_default(),
+            claimed_by: others(listed.claimed_by),
         }
     });
     Ok(views.collect())
@@ -304,6 +318,6 @@ fn prune(shared: &BuiltinState, unused_for: Duration) -> DriverResult<RemovalRep
     let disk = disk.map_err(|errno| DriverError::retry(format!("measure the disk of images: {errno}")))?;
     let percent = u64::from(shared.policy.image_free_percent);
     let free_bytes_min = disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * percent;
-    let removed = shared.store.prune(&PruneOrder { claims, unused_for, free_bytes_min });
+    let removed = shared.store.prune(&PruneOrder { claims, unused_for, free_bytes_min, extent: Extent::Due });
     removed.map_err(|error| DriverError::retry(in_full(&error)))
 }

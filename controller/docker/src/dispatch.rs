@@ -12,8 +12,8 @@ use futures_util::{
 };
 use herdlet_api_types::{AllocId, driver::EngineChoice, job::Task};
 use herdlet_driver::{
-    AttemptId, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited, Fingerprint, ImageView, Leftover,
-    Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskEvent, Usage,
+    AttemptId, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited, Fingerprint, ImageStore,
+    ImageView, Leftover, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskEvent, Usage,
 };
 use tokio::time;
 use tokio_util::sync::CancellationToken;
@@ -200,6 +200,10 @@ impl TaskDriver for DockerDriver {
             Ok(found)
         }
         .boxed()
+    }
+
+    fn image_store(&self) -> Option<Arc<dyn ImageStore>> {
+        uses_builtin(&self.policy).then(|| self.builtin.image_store())
     }
 
     fn stats<'a>(

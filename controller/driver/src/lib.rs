@@ -20,6 +20,7 @@ mod error;
 mod exec;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+mod images;
 mod ledger;
 pub mod limits;
 mod outlet;
@@ -54,6 +55,7 @@ pub use herdlet_api_types::driver::{
     Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, ImageUse, ImageView,
     MountSupport, Preparation, Recovered, Started,
 };
+pub use images::ImageStore;
 pub use ledger::{Claim, Earlier, Ledger, recover_by};
 pub use outlet::Outlet;
 pub use registry::{DriverNews, Entries, Entry, Recorded, Registry};
@@ -127,6 +129,11 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// The images that its tasks use or have used; none for a driver without images. The names of allocations are left empty.
     fn images(&self) -> BoxFuture<'_, DriverResult<Vec<ImageView>>> {
         async { Ok(Vec::new()) }.boxed()
+    }
+
+    /// Its store of images, if it keeps images itself.
+    fn image_store(&self) -> Option<Arc<dyn ImageStore>> {
+        None
     }
 
     /// Measures the attempt's usage every `interval`. The stream ends with the attempt. Consume it through [`follow_stats`].

@@ -7,6 +7,7 @@ use std::fmt;
 
 use aws_lc_rs::digest as aws;
 use herdlet_base::artifact::checksum::hex;
+use herdlet_unpack::Algorithm;
 use serde::{Deserialize, Serialize};
 
 /// The digest of a content: `sha256:HEX` or `sha512:HEX` in lower case.
@@ -15,12 +16,6 @@ use serde::{Deserialize, Serialize};
 pub struct Digest {
     text: String,
     algorithm: Algorithm,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Algorithm {
-    Sha256,
-    Sha512,
 }
 
 /// A text that is no digest. Continues "failed to".
@@ -66,6 +61,10 @@ impl Digest {
         hasher.finish() == *self
     }
 
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
     /// Starts a computation with the same algorithm.
     pub fn hasher(&self) -> Hasher {
         Hasher::new(self.algorithm)
@@ -106,11 +105,7 @@ pub struct Hasher {
 
 impl Hasher {
     fn new(algorithm: Algorithm) -> Self {
-        let of_library = match algorithm {
-            Algorithm::Sha256 => &aws::SHA256,
-            Algorithm::Sha512 => &aws::SHA512,
-        };
-        Self { algorithm, context: aws::Context::new(of_library) }
+        Self { algorithm, context: algorithm.context() }
     }
 
     pub fn sha256() -> Self {
@@ -122,11 +117,7 @@ impl Hasher {
     }
 
     pub fn finish(self) -> Digest {
-        let name = match self.algorithm {
-            Algorithm::Sha256 => "sha256",
-            Algorithm::Sha512 => "sha512",
-        };
-        let text = format!("{name}:{}", hex(self.context.finish().as_ref()));
+        let text = format!("{}:{}", self.algorithm.name(), hex(self.context.finish().as_ref()));
         Digest { text, algorithm: self.algorithm }
     }
 }

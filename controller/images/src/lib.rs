@@ -17,6 +17,8 @@ pub mod config;
 pub mod credentials;
 pub mod digest;
 pub mod document;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod media;
 pub mod platform;
 pub mod progress;

@@ -16,7 +16,6 @@ mod host;
 
 use std::{fs::File, net::IpAddr, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, stream};
 use reqwest::Url;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -171,42 +170,13 @@ impl Repository {
         Err(DocumentError::Ambiguous { why: "it has indexes in indexes in indexes" }.into())
     }
 
-    /// Fetches contents into their files. What a file already has is kept if it is a part of the content. After a failure the files
-    /// have what has been fetched, for the next try; after a full disk they are empty. Once this has returned, also after
-    /// `cancelled`, nothing is written any more, so it must not be dropped before.
-    ///
-    /// # Errors
-    /// The first failure; the other contents are then incomplete, too.
-    pub async fn fetch(
-        &self,
-        wanted: Vec<(Descriptor, File)>,
-        progress: &watch::Sender<Progress>,
-        cancelled: &CancellationToken,
-    ) -> Result<(), RegistryError> {
-        let total_bytes = wanted.iter().fold(0_u64, |sum, (content, _)| sum.saturating_add(content.size));
-        progress.send_replace(Progress { done_bytes: 0, total_bytes, layers: wanted.len() });
-        let stop = cancelled.child_token();
-        let fetches = wanted.into_iter().map(async |(content, file)| {
-            let fetched = self.fetch_one(content, file, progress, &stop).await;
-            if fetched.is_err() {
-                stop.cancel();
-            }
-            fetched
-        });
-        let ended: Vec<Result<(), RegistryError>> =
-            stream::iter(fetches).buffer_unordered(LAYERS_AT_ONCE).collect().await;
-        let (cancelled, failed): (Vec<_>, Vec<_>) = ended
-            .into_iter()
-            .filter_map(Result::err)
-            .partition(|error| matches!(error, RegistryError::Cancelled));
-        failed.into_iter().chain(cancelled).next().map_or(Ok(()), Err)
-    }
-
-    /// Fetches one content into its file, as [`Repository::fetch`]. The progress gets what is done; the caller sets the total.
+    /// Fetches a content into its file. What the file already has is kept if it is a part of the content. After a failure the file
+    /// has what has been fetched, for the next try; after a full disk it is empty. Once this has returned, also after `cancelled`,
+    /// nothing is written any more, so it must not be dropped before. The progress gets what is done; the caller sets the total.
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn fetch_one(
+    pub async fn fetch(
         &self,
         content: Descriptor,
         file: File,

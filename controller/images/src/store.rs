@@ -120,7 +120,32 @@ pub struct PruneOrder {
     /// While less than this is free on the disk, images without claims are removed whatever their age, the least recently used one
     /// first.
     pub free_bytes_min: u64,
+    pub extent: Extent,
 }
+
+/// Which images are removed, and whether they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Those that nobody has asked to keep.
+    Due,
+    /// Also those of [`Store::keep`].
+    All,
+    /// None: the report has what [`Extent::All`] would remove.
+    Preview,
+}
+
+impl Extent {
+    fn has_kept(self) -> bool {
+        matches!(self, Self::All | Self::Preview)
+    }
+
+    fn is_preview(self) -> bool {
+        self == Self::Preview
+    }
+}
+
+/// The owner of images that [`Store::keep`] keeps, in the place of an agent.
+pub const KEPT: &str = "kept";
 
 /// What has been removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -222,7 +247,11 @@ impl Store {
     ) -> Result<Vec<Image>, LoadError> {
         let StoreParts { layout, layers, .. } = &*self.shared;
         let loader = Loader { layout: Arc::clone(layout), layers: Arc::clone(layers) };
-        loader.load(archive, platforms, cancelled).await
+        let (platforms, stop) = (platforms.clone(), cancelled.child_token());
+        // A task of its own, so that a caller who no longer waits leaves nothing behind.
+        let _stop = stop.clone().drop_guard();
+        let loading = tokio::spawn(async move { loader.load(archive, &platforms, &stop).await });
+        loading.await.unwrap_or(Err(LoadError::Store(StoreError::Thread)))
     }
 
     /// All images, by id.
@@ -240,6 +269,46 @@ impl Store {
     /// If the record can't be written.
     pub fn claim(&self, claims: &Claims) -> Result<(), StoreError> {
         collect::claim(&self.shared.layout, claims)
+    }
+
+    /// Whether an agent has recorded that it uses an image.
+    ///
+    /// # Errors
+    /// If the store can't be read.
+    pub fn is_claimed(&self, owner: &str, id: &Digest) -> Result<bool, StoreError> {
+        collect::is_claimed(&self.shared.layout, owner, id)
+    }
+
+    /// Keeps images whatever their age, for instance those that an operator has loaded, until [`Extent::All`] is removed. An image
+    /// whose names another image takes is not kept any more.
+    ///
+    /// # Errors
+    /// If the record can't be written.
+    pub fn keep(&self, ids: &[Digest]) -> Result<(), StoreError> {
+        collect::keep(&self.shared.layout, ids)
+    }
+
+    /// Makes a file without a name on the disk of the store, for an archive to load. It lasts until it is closed.
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn unnamed_file(&self) -> Result<File, StoreError> {
+        self.shared.layout.unnamed_file()
+    }
+
+    /// Images whose config is damaged. A pull repairs them.
+    ///
+    /// # Errors
+    /// If the store can't be read.
+    pub fn damaged_images(&self) -> Result<Vec<Digest>, StoreError> {
+        let layout = &self.shared.layout;
+        let mut damaged = Vec::new();
+        for id in records::all_images(layout)? {
+            if records::config(layout, &id)?.is_none() {
+                damaged.push(id);
+            }
+        }
+        Ok(damaged)
     }
 
     /// Removes an image with all its names. Layers stay that another image needs.
@@ -290,14 +359,14 @@ impl Store {
 /// Why a layer is not what was unpacked; none if it is, or has been removed meanwhile.
 fn damage(layout: &Layout, layer: &Digest) -> Option<String> {
     let path = layout.layer(layer);
-    let sealed = records::layer(layout, layer).map(|record| record.seal);
-    let found = Dir::open(&path.join(TREE)).and_then(|tree| seal::of_tree(&tree));
-    match (sealed, found) {
-        (Some(sealed), Ok(found)) if sealed == found => None,
-        (Some(_), Ok(_)) => Some("its files are not those that were unpacked".to_owned()),
-        (None, Ok(_)) => Some("its record is missing or damaged".to_owned()),
-        (_, Err(_)) if !path.exists() => None,
-        (_, Err(error)) => Some(format!("failed to {error}")),
+    let Some(record) = records::layer(layout, layer) else {
+        return path.exists().then(|| "its record is missing or damaged".to_owned());
+    };
+    match Dir::open(&path.join(TREE)).and_then(|tree| seal::is_of(&record.seal, &tree)) {
+        Ok(true) => None,
+        Ok(false) => Some("its files are not those that were unpacked".to_owned()),
+        Err(_) if !path.exists() => None,
+        Err(error) => Some(format!("failed to {error}")),
     }
 }
 

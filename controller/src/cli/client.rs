@@ -167,9 +167,9 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
     )]
     Wait(wait::WaitArgs),
-    /// List images that tasks use or have used, with their digests, sizes and users
+    /// List images that tasks use or have used, with their digests, sizes and users; pull, load, import, prune and verify them
     #[command(
-        after_help = "Examples:\n  herdlet images\n  herdlet images -o json\n\nThe size after a task is what it has written outside of its mounts."
+        after_help = "Examples:\n  herdlet images\n  herdlet images -o json\n  herdlet images pull redis:7.2\n  herdlet images prune --dry-run\n\nThe size after a task is what it has written outside of its mounts."
     )]
     Images(images::ImagesArgs),
     /// Collect garbage: ended jobs, and directories of ended allocations
@@ -261,7 +261,7 @@ impl ClientCommand {
             Self::Promote(args) => Some(&mut args.connection),
             Self::Deployment(args) => Some(args.verb.connection()),
             Self::Gc(args) => Some(&mut args.connection),
-            Self::Images(args) => Some(&mut args.connection),
+            Self::Images(args) => Some(args.connection()),
             Self::Drain(args) => Some(&mut args.connection),
             Self::Eligibility(args) => Some(&mut args.connection),
             Self::Eval(args) => Some(&mut args.connection),

@@ -225,6 +225,10 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         ("DELETE /v1/job/web?purge=true", ""),
         ("DELETE /v1/service/web/s1?namespace=default", ""),
         ("DELETE /v1/herdlet/volume/data?purge=true", ""),
+        ("POST /v1/herdlet/images/pull", r#"{"image":"redis:7"}"#),
+        ("PUT /v1/herdlet/images/load", "not a tar"),
+        ("POST /v1/herdlet/images/prune", r#"{"unused_for_ns":1,"dry_run":true}"#),
+        ("POST /v1/herdlet/images/verify", r#"{"damaged":"remove"}"#),
         (&format!("POST /v1/client/allocation/{alloc}/restart"), r#"{"TaskName":"t","AllTasks":false}"#),
         (&format!("PUT /v1/client/allocation/{alloc}/signal"), r#"{"Signal":"SIGHUP","Task":"t"}"#),
     ];

@@ -382,6 +382,7 @@ impl Fetcher {
             | UnpackError::Slow { .. }
             | UnpackError::Full { .. }
             | UnpackError::TooLarge { .. }
+            | UnpackError::Fault { .. }
             | UnpackError::Fs(_)) => ArtifactError::Unpack { what: source.redacted(), source: source_error },
         })?;
         Ok(Made::Tree(tree, format))

@@ -1,8 +1,9 @@
 //! Why an archive is refused.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use herdlet_base::safe_fs::FsError;
+use rustix::io::Errno;
 
 /// Why an archive is refused.
 #[derive(Debug, thiserror::Error)]
@@ -45,5 +46,67 @@ impl TreeError {
     /// Whether the disk or the quota is used up.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Self::Fs(error) if error.is_full())
+    }
+
+    /// Whether the machine has failed, not the archive: its disk, its memory, its limits of open files.
+    pub(super) fn is_fault(&self) -> bool {
+        match self {
+            Self::Fs(FsError::Io { source, .. }) | Self::Read(source) => is_of_machine(source),
+            Self::Abandoned => true,
+            Self::Fs(_)
+            | Self::Outside { .. }
+            | Self::LinkOutside { .. }
+            | Self::Kind { .. }
+            | Self::Entries { .. }
+            | Self::Bytes { .. }
+            | Self::Depth { .. }
+            | Self::Marks { .. } => false,
+        }
+    }
+}
+
+/// No archive causes these errors. Errors of decoders have no number of the system.
+fn is_of_machine(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    errno.is_some_and(|errno| {
+        [
+            Errno::IO,
+            Errno::NOMEM,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::ROFS,
+            Errno::NODEV,
+            Errno::NXIO,
+            Errno::STALE,
+            Errno::UCLEAN,
+            Errno::TIMEDOUT,
+            Errno::AGAIN,
+            Errno::INTR,
+        ]
+        .contains(&errno)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn faults_of_the_machine_are_not_those_of_the_archive() {
+        for errno in [Errno::IO, Errno::NOMEM, Errno::ROFS] {
+            assert!(TreeError::Read(errno.into()).is_fault(), "{errno}");
+            assert!(
+                TreeError::Fs(FsError::io("write", Path::new("a").to_owned(), errno)).is_fault(),
+                "{errno}"
+            );
+        }
+        for errno in [Errno::NAMETOOLONG, Errno::NOTDIR, Errno::EXIST, Errno::NOSPC] {
+            let error = TreeError::Fs(FsError::io("make", Path::new("a").to_owned(), errno));
+            assert!(!error.is_fault(), "{errno}");
+        }
+        assert!(!TreeError::Read(io::ErrorKind::InvalidData.into()).is_fault());
+        assert!(!TreeError::Read(io::ErrorKind::UnexpectedEof.into()).is_fault());
     }
 }

@@ -92,23 +92,16 @@ impl<R: Read> Read for Hashing<R> {
 }
 
 impl Algorithm {
-    /// The one of a digest such as `sha256:HEX`.
-    pub fn of_digest(text: &str) -> Option<Self> {
-        match text.split(':').next()? {
-            "sha256" => Some(Self::Sha256),
-            "sha512" => Some(Self::Sha512),
-            _unknown => None,
-        }
-    }
-
-    fn name(self) -> &'static str {
+    /// The begin of digests.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
             Self::Sha512 => "sha512",
         }
     }
 
-    fn context(self) -> digest::Context {
+    /// Starts a computation.
+    pub fn context(self) -> digest::Context {
         digest::Context::new(match self {
             Self::Sha256 => &digest::SHA256,
             Self::Sha512 => &digest::SHA512,

@@ -37,7 +37,7 @@ use herdlet_base::{
     artifact::format::{Codec, Format},
     safe_fs::{Crossing, Dir, FsError},
 };
-use rustix::fs::Mode;
+use rustix::{fs::Mode, process::Signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
@@ -85,7 +85,7 @@ pub struct LayerOrder {
 }
 
 /// An algorithm of digests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Algorithm {
     Sha256,
     Sha512,
@@ -131,6 +131,9 @@ pub enum UnpackError {
     /// The disk or the quota is used up.
     #[error("unpack it: {why}")]
     Full { why: String },
+    /// The machine has failed, not the archive: another try may help.
+    #[error("unpack it: {why}; this is a fault of the machine, not of the archive")]
+    Fault { why: String },
     /// A file of the agent or its disk is at fault.
     #[error("unpack it: {0}")]
     Fs(#[source] FsError),
@@ -164,6 +167,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 const REFUSED_CODE: u8 = 1;
 const FULL_CODE: u8 = 2;
 const TOO_LARGE_CODE: u8 = 3;
+const FAULT_CODE: u8 = 4;
 
 impl Unpacker {
     /// Unpacks `archive` into `into`. Nothing is written there after this returns.
@@ -268,17 +272,32 @@ fn result(status: ExitStatus, why: &[u8]) -> Result<(), UnpackError> {
     if status.success() {
         return Ok(());
     }
+    if let Some(signal) = status.signal() {
+        return Err(killed(signal));
+    }
     let why = match String::from_utf8_lossy(why).trim() {
-        "" => match status.signal() {
-            Some(signal) => format!("the unpacking process was killed by signal {signal}"),
-            None => format!("the unpacking process ended with {status}"),
-        },
+        "" => format!("the unpacking process ended with {status}"),
         why => why.to_owned(),
     };
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(FULL_CODE) => Err(UnpackError::Full { why }),
         Some(TOO_LARGE_CODE) => Err(UnpackError::TooLarge { why }),
+        Some(FAULT_CODE) => Err(UnpackError::Fault { why }),
         Some(_) | None => Err(UnpackError::Refused { why }),
+    }
+}
+
+/// Why a process was killed. The kernel sends SIGKILL without memory, and people and services send these signals. The others
+/// are answers to what the process did with the archive: its limits, its filter of system calls, a crash.
+fn killed(signal: i32) -> UnpackError {
+    let why = format!("the unpacking process was killed by signal {signal}");
+    let of_machine = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::BUS];
+    match of_machine.iter().any(|known| known.as_raw() == signal) {
+        true if signal == Signal::KILL.as_raw() => {
+            UnpackError::Fault { why: format!("{why}, which the kernel sends if memory runs out") }
+        }
+        true => UnpackError::Fault { why },
+        false => UnpackError::Refused { why },
     }
 }
 
@@ -297,6 +316,7 @@ pub fn finish_layer(into: &Dir) -> Result<(Dir, LayerReport), UnpackError> {
         let why = error.to_string();
         match error {
             _ if error.is_full() => UnpackError::Full { why },
+            _ if error.is_fault() => UnpackError::Fault { why },
             TreeError::Fs(error) => UnpackError::Fs(error),
             TreeError::Outside { .. }
             | TreeError::LinkOutside { .. }
@@ -327,16 +347,17 @@ fn carry_out(work: &str) -> Result<(), (u8, String)> {
     let refused = |why: String| (REFUSED_CODE, why);
     let work: Work<Order, LayerOrder> =
         serde_json::from_str(work).map_err(|error| refused(format!("read the order: {error}")))?;
+    let fault = |why: String| (FAULT_CODE, why);
     let archive = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
         .map(File::from)
-        .map_err(|error| refused(format!("open the file: {error}")))?;
+        .map_err(|error| fault(format!("open the file: {error}")))?;
     if let Work::Layer(_) = &work {
         // Directories that a layer only implies are open to users of containers, whatever the agent's umask.
         rustix::process::umask(Mode::from_raw_mode(0o022));
     }
-    let dir = sandbox::enter(&confinement(&work)).map_err(|error| refused(error.to_string()))?;
+    let dir = sandbox::enter(&confinement(&work)).map_err(|error| fault(error.to_string()))?;
     let unpacked = match work {
         Work::Files(order) => unpack_files(archive, order, dir),
         Work::Layer(order) => layer::unpack(archive, &order, &dir),
@@ -346,6 +367,8 @@ fn carry_out(work: &str) -> Result<(), (u8, String)> {
             TOO_LARGE_CODE
         } else if error.is_full() {
             FULL_CODE
+        } else if error.is_fault() {
+            FAULT_CODE
         } else {
             REFUSED_CODE
         };

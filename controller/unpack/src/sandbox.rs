@@ -150,7 +150,7 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     for (resource, max) in [
         (Resource::Fsize, confinement.file_bytes_max),
-        (Resource::Cpu, confinement.cpu_seconds),
+        (Resource::Cpu, confinement.cpu_seconds.saturating_add(1)),
         (Resource::As, MEMORY_BYTES_MAX),
         (Resource::Nofile, FILES_MAX),
         (Resource::Core, 0),
@@ -226,7 +226,12 @@ fn system(what: &'static str) -> impl Fn(Errno) -> SandboxError {
 fn limit(resource: Resource, max: u64) -> Result<(), Errno> {
     let known = rustix::process::getrlimit(resource);
     let max = known.maximum.map_or(max, |known| known.min(max));
-    rustix::process::setrlimit(resource, Rlimit { current: Some(max), maximum: Some(max) })
+    let current = match resource {
+        // At the hard limit the kernel sends SIGKILL, as it does without memory; at the soft one SIGXCPU.
+        Resource::Cpu => max.saturating_sub(1).max(1),
+        _ => max,
+    };
+    rustix::process::setrlimit(resource, Rlimit { current: Some(current), maximum: Some(max) })
 }
 
 #[cfg(test)]

@@ -127,12 +127,15 @@ impl<R: Read> TapeReader<R> {
     fn header(&mut self) -> io::Result<Option<Header>> {
         let mut header = Header::new_old();
         let block = header.as_mut_bytes();
-        let len = read_full(&mut self.reader, block)?;
-        if len == 0 || block.iter().all(|byte| *byte == 0) {
+        if !read_block(&mut self.reader, block)? {
             return Ok(None);
         }
-        if len < block.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        if is_zero(block) {
+            // Two blocks of zeros are the end, or one if nothing follows.
+            return match !read_block(&mut self.reader, block)? || is_zero(block) {
+                true => Ok(None),
+                false => Err(invalid("something follows a block of zeros")),
+            };
         }
         let sum = |(at, byte): (usize, &u8)| u32::from(if (148..156).contains(&at) { b' ' } else { *byte });
         if header.as_bytes().iter().enumerate().map(sum).sum::<u32>() != header.cksum()? {
@@ -165,9 +168,17 @@ impl<R: Read> TapeReader<R> {
 
     fn entry(&mut self, header: &Header, extension: Extension) -> io::Result<Entry> {
         let Extension { path, target, records } = extension;
-        let path = records.path.or(path).unwrap_or_else(|| header.path_bytes().into_owned());
+        // As in Go, GNU's long names precede those of extended headers.
+        let path = path
+            .filter(|path| !path.is_empty())
+            .or(records.path)
+            .unwrap_or_else(|| header.path_bytes().into_owned());
         let own_target = || header.link_name_bytes().map(std::borrow::Cow::into_owned);
-        let target = records.target.or(target).or_else(own_target).unwrap_or_default();
+        let target = target
+            .filter(|target| !target.is_empty())
+            .or(records.target)
+            .or_else(own_target)
+            .unwrap_or_default();
         let kind = kind(header.entry_type(), &path);
         // A directory of the old format is a file whose name ends with a slash.
         let has_content = matches!(kind, Kind::File | Kind::Unknown) || header.entry_type().is_file();
@@ -257,6 +268,19 @@ fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     bytes.truncate(len);
     bytes
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
+}
+
+/// Reads a block; false at the end.
+fn read_block(reader: &mut impl Read, block: &mut [u8]) -> io::Result<bool> {
+    match read_full(reader, block)? {
+        0 => Ok(false),
+        len if len < block.len() => Err(io::ErrorKind::UnexpectedEof.into()),
+        _full => Ok(true),
+    }
 }
 
 /// Reads until the buffer is full or the reader ends.

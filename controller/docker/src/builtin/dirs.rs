@@ -11,9 +11,13 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{durable, safe_fs::Dir};
+use herdlet_base::{
+    durable,
+    safe_fs::{Crossing, Dir},
+};
 use herdlet_driver::AttemptId;
 use herdlet_images::config::ImageConfig;
+use rustix::fs::FileType;
 use serde::{Deserialize, Serialize};
 
 use super::network_plan::NetworkPlan;
@@ -22,6 +26,8 @@ use crate::pins;
 const RECORD: &str = "container.json";
 const PINS: &str = "pins";
 const CHANGES: &str = "changes";
+/// The size of a container with more files than this is not measured.
+const MEASURED_MAX: u64 = 1_000_000;
 
 /// What is recorded of a container. Newer releases add fields, each with a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +122,31 @@ impl ContainerDirs {
         self.dir.join(attempt).join(name)
     }
 
+    /// What a container has written outside of its mounts, in bytes on the disk; none if that can't be measured. The container may
+    /// change its files meanwhile: no link of its is followed.
+    pub(super) fn written_bytes(&self, id: &AttemptId) -> Option<u64> {
+        let changes = Dir::open(&self.path(id).join(CHANGES)).ok()?;
+        let (mut bytes, mut entries) = (0_u64, 0_u64);
+        let mut rest = vec![PathBuf::new()];
+        while let Some(below) = rest.pop() {
+            // A directory may have gone.
+            let Ok(dir) = changes.open_below(&below, Crossing::Nothing) else { continue };
+            for name in dir.names().unwrap_or_default() {
+                entries += 1;
+                if entries > MEASURED_MAX {
+                    return None;
+                }
+                let Ok(Some(stat)) = dir.stat_name(&name) else { continue };
+                bytes = bytes
+                    .saturating_add(u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512));
+                if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                    rest.push(below.join(&name));
+                }
+            }
+        }
+        Some(bytes)
+    }
+
     /// Writes a file about the container's network.
     pub(super) fn write_file(&self, id: &AttemptId, name: &str, text: &str) -> io::Result<PathBuf> {
         let path = self.path(id).join(name);
@@ -165,7 +196,14 @@ mod tests {
         assert_eq!(dirs.read(&id).unwrap(), Some(record));
         assert_eq!(dirs.list().unwrap(), std::slice::from_ref(&id));
         assert!(dirs.has_alloc(id.alloc).unwrap() && !dirs.has_alloc(AllocId::from_hash([2; 16])).unwrap());
-        fs::write(dirs.fresh_changes(&id).unwrap().join("old"), "x").unwrap();
+        assert_eq!(dirs.written_bytes(&id), None);
+        let changes = dirs.fresh_changes(&id).unwrap();
+        fs::write(changes.join("old"), "x").unwrap();
+        std::os::unix::fs::symlink("/", changes.join("root")).unwrap();
+        fs::create_dir(changes.join("deep")).unwrap();
+        fs::write(changes.join("deep/file"), vec![1; 100_000]).unwrap();
+        let written = dirs.written_bytes(&id).unwrap();
+        assert!((100_000..1_000_000).contains(&written), "{written}");
         assert_eq!(fs::read_dir(dirs.fresh_changes(&id).unwrap()).unwrap().count(), 0);
         // A power cut.
         fs::write(dirs.path(&id).join(RECORD), "{").unwrap();

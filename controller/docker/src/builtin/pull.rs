@@ -22,7 +22,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::shared::{BuiltinState, load_refused};
+use super::{
+    shared::{BuiltinState, load_refused},
+    store,
+};
 use crate::{files, policy::PullFallback};
 
 /// How often a pull that lasts is an event of its task, and how often its progress is.
@@ -51,7 +54,7 @@ pub(super) async fn fetch(
     if known.is_some() && !docker.force_pull && !image.is_latest() {
         return Ok(());
     }
-    let pulling = pull(shared, &task.id, (docker, &image), cancel);
+    let pulling = pull_with_space(shared, &task.id, (docker, &image), cancel);
     let pulled =
         time::timeout(limit, pulling).await.unwrap_or_else(|_| Err(late(&format!("pull image {image}"))));
     match (pulled, known) {
@@ -82,12 +85,36 @@ pub(super) async fn find(shared: &Arc<BuiltinState>, image: &Reference) -> Drive
     found.map_err(|error| DriverError::retry(format!("find the image {image}: {}", in_full(&error))))
 }
 
-async fn pull(
+/// Pulls an image; on a full disk again, after the images that nobody uses were removed.
+async fn pull_with_space(
     shared: &Arc<BuiltinState>,
     id: &AttemptId,
     (docker, image): (&DockerConfig, &Reference),
     cancel: &CancellationToken,
 ) -> DriverResult<Image> {
+    let order = order(shared, id, (docker, image)).await?;
+    let pulled = match pull(shared, (id, &docker.image), order.clone(), cancel).await {
+        Err(error @ PullError::Full { .. }) => match store::make_room(shared).await {
+            Ok(removed) if removed.bytes > 0 => {
+                let removed_bytes = removed.bytes >> 20;
+                let message = format!(
+                    "the disk is full: removed unused images with {removed_bytes} MiB, pulling again"
+                );
+                shared.message(id, message);
+                pull(shared, (id, &docker.image), order, cancel).await
+            }
+            Ok(_) | Err(_) => Err(error),
+        },
+        pulled => pulled,
+    };
+    pulled.map_err(|error| failed(&error))
+}
+
+async fn order(
+    shared: &Arc<BuiltinState>,
+    id: &AttemptId,
+    (docker, image): (&DockerConfig, &Reference),
+) -> DriverResult<PullOrder> {
     let credentials = match credentials(shared, docker, image).await {
         Ok(credentials) => credentials,
         Err(error) if docker.auth_soft_fail => {
@@ -99,17 +126,26 @@ async fn pull(
     let endpoints =
         Endpoint::of_registry(&image.registry, credentials.as_ref()).map_err(DriverError::fatal)?;
     shared.message(id, format!("Downloading image {}", docker.image));
-    let order = PullOrder {
+    Ok(PullOrder {
         image: image.clone(),
         endpoints,
         pace: Pace { silence_max: shared.policy.pull_activity_timeout, ..Pace::default() },
         platforms: Platforms::of_machine(),
-    };
+    })
+}
+
+async fn pull(
+    shared: &Arc<BuiltinState>,
+    (id, name): (&AttemptId, &str),
+    order: PullOrder,
+    cancel: &CancellationToken,
+) -> Result<Image, PullError> {
     let progress = watch::Sender::new(Progress::default());
-    let reporting = report(shared, (id, &docker.image), progress.subscribe());
+    let reporting = report(shared, (id, name), progress.subscribe());
     tokio::select! {
-        pulled = shared.store.pull(order, &progress, cancel) => pulled.map_err(|error| failed(&error)),
-        () = reporting => Err(DriverError::retry(format!("pull image {image}: it was interrupted"))),
+        pulled = shared.store.pull(order, &progress, cancel) => pulled,
+        // It ends only with the progress, which lives as long as the pull.
+        () = reporting => Err(PullError::Cancelled),
     }
 }
 

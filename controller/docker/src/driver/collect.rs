@@ -233,6 +233,7 @@ impl Shared {
                 last_used: UnixNanos(used.at_s.saturating_mul(1_000_000_000)),
                 used_by: users.remove(&(used.image.clone(), used.engine)).unwrap_or_default(),
                 name: used.image,
+                claimed_by: Vec::new(),
             });
         }
         Ok(views)

@@ -127,8 +127,7 @@ async fn fetch(
     let path = dir.path().join("layer");
     std::fs::write(&path, begin).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    let fetched =
-        repository.fetch(vec![(content, file)], &watch::Sender::default(), &CancellationToken::new()).await;
+    let fetched = repository.fetch(content, file, &watch::Sender::default(), &CancellationToken::new()).await;
     let mut bytes = Vec::new();
     File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
     (fetched, bytes)

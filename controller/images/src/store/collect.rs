@@ -13,7 +13,7 @@ use std::{
 use herdlet_base::{durable, safe_fs::Dir};
 
 use super::{
-    Claims, ListedImage, PruneOrder, RemovalReport,
+    Claims, Extent, KEPT, ListedImage, PruneOrder, RemovalReport,
     error::{StoreError, io_error},
     layout::{Layout, Staging, age, file_name},
     records::{self, ClaimRecord, NameRecord},
@@ -27,7 +27,8 @@ const ORPHAN_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn list(layout: &Layout) -> Result<Vec<ListedImage>, StoreError> {
     let _lock = layout.lock_shared()?;
-    let (names, claims) = (records::all_names(layout)?, records::all_claims(layout)?);
+    let names = records::all_names(layout)?;
+    let claims = present_claims(layout, &names)?;
     let mut listed = Vec::new();
     for id in records::all_images(layout)? {
         let Some(image) = records::image(layout, &id, &names)? else { continue };
@@ -37,6 +38,47 @@ pub(super) fn list(layout: &Layout) -> Result<Vec<ListedImage>, StoreError> {
         listed.push(ListedImage { image, used_at, claimed_by: owners(&claims, &id) });
     }
     Ok(listed)
+}
+
+/// Whether an agent has recorded that it uses an image.
+pub(super) fn is_claimed(layout: &Layout, owner: &str, id: &Digest) -> Result<bool, StoreError> {
+    let _lock = layout.lock_shared()?;
+    Ok(records::is_claimed(layout, owner, id))
+}
+
+/// Keeps images whatever their age, as long as they have a name.
+pub(super) fn keep(layout: &Layout, ids: &[Digest]) -> Result<(), StoreError> {
+    let _lock = layout.lock_exclusive()?;
+    let names = records::all_names(layout)?;
+    let mut images = kept(&present_claims(layout, &names)?);
+    images.extend(ids.iter().cloned());
+    records::write_claims(layout, &Claims { owner: KEPT.to_owned(), images })
+}
+
+/// The claims of all owners. A kept image is one as long as it has a name: a newer image of the same name replaces it.
+fn present_claims(layout: &Layout, names: &[NameRecord]) -> Result<Vec<ClaimRecord>, StoreError> {
+    let mut claims = records::all_claims(layout)?;
+    for claim in claims.iter_mut().filter(|claim| claim.owner == KEPT) {
+        claim.images.retain(|id| names.iter().any(|name| name.id == *id));
+    }
+    Ok(claims)
+}
+
+fn kept(claims: &[ClaimRecord]) -> BTreeSet<Digest> {
+    let of_store = claims.iter().filter(|claim| claim.owner == KEPT);
+    of_store.flat_map(|claim| &claim.images).cloned().collect()
+}
+
+/// Removes layers unless an image needs them.
+pub(super) fn release(layout: &Layout, layers: &[Digest]) -> Result<(), StoreError> {
+    let removal = {
+        let _lock = layout.lock_exclusive()?;
+        let mut removal = Removal::begin(layout, Extent::Due)?;
+        removal.released.extend(layers.iter().cloned());
+        removal.layers(ORPHAN_AGE_MAX)?;
+        removal
+    };
+    removal.finish().map(|_| ())
 }
 
 fn owners(claims: &[ClaimRecord], id: &Digest) -> Vec<String> {
@@ -53,7 +95,7 @@ pub(super) fn remove(layout: &Layout, id: &Digest, claims: &Claims) -> Result<Re
     let removal = {
         let _lock = layout.lock_exclusive()?;
         records::write_claims(layout, claims)?;
-        let mut removal = Removal::begin(layout)?;
+        let mut removal = Removal::begin(layout, Extent::Due)?;
         if let Some(owner) = removal.owner_of(id) {
             return Err(StoreError::Claimed { id: id.clone(), owner });
         }
@@ -69,7 +111,7 @@ pub(super) fn prune(layout: &Layout, order: &PruneOrder) -> Result<RemovalReport
     let removal = {
         let _lock = layout.lock_exclusive()?;
         records::write_claims(layout, &order.claims)?;
-        let mut removal = Removal::begin(layout)?;
+        let mut removal = Removal::begin(layout, order.extent)?;
         for (age, id) in removal.unclaimed_by_age() {
             let is_old = age >= order.unused_for;
             if is_old || (age >= RECENT && removal.free_bytes()? < order.free_bytes_min) {
@@ -78,6 +120,7 @@ pub(super) fn prune(layout: &Layout, order: &PruneOrder) -> Result<RemovalReport
             }
         }
         removal.layers(ORPHAN_AGE_MAX)?;
+        removal.forget_kept()?;
         removal
     };
     removal.finish()
@@ -107,6 +150,7 @@ pub(super) fn discard_layer(layout: &Layout, diff_id: &Digest) -> Result<(), Sto
 /// A removal under the lock.
 struct Removal<'l> {
     layout: &'l Layout,
+    extent: Extent,
     claims: Vec<ClaimRecord>,
     names: Vec<NameRecord>,
     /// The layers of each image; none if its config can't be read.
@@ -119,16 +163,20 @@ struct Removal<'l> {
 }
 
 impl<'l> Removal<'l> {
-    fn begin(layout: &'l Layout) -> Result<Self, StoreError> {
+    fn begin(layout: &'l Layout, extent: Extent) -> Result<Self, StoreError> {
         let mut images = BTreeMap::new();
         for id in records::all_images(layout)? {
             let config = records::config(layout, &id)?;
             images.insert(id, config.map(|config| config.diff_ids));
         }
+        let names = records::all_names(layout)?;
+        let mut claims = present_claims(layout, &names)?;
+        claims.retain(|claim| claim.owner != KEPT || !extent.has_kept());
         Ok(Self {
             layout,
-            claims: records::all_claims(layout)?,
-            names: records::all_names(layout)?,
+            extent,
+            claims,
+            names,
             images,
             layers: records::all_layers(layout)?,
             released: BTreeSet::new(),
@@ -160,10 +208,10 @@ impl<'l> Removal<'l> {
     /// Removes the names of an image and its config; its layers are released.
     fn image(&mut self, id: &Digest) -> Result<(), StoreError> {
         for record in self.names.iter().filter(|record| record.id == *id) {
-            remove_durably(&self.layout.name(&record.name))?;
+            self.remove(&self.layout.name(&record.name))?;
         }
         let Some(layers) = self.images.remove(id) else { return Ok(()) };
-        remove_durably(&self.layout.image(id))?;
+        self.remove(&self.layout.image(id))?;
         self.released.extend(layers.into_iter().flatten());
         self.removed.images.push(id.clone());
         Ok(())
@@ -187,13 +235,29 @@ impl<'l> Removal<'l> {
                 continue;
             }
             let record = records::layer(self.layout, &diff_id);
-            self.staging.take(&place, file_name(&diff_id).as_ref())?;
+            if !self.extent.is_preview() {
+                self.staging.take(&place, file_name(&diff_id).as_ref())?;
+            }
             self.layers.remove(&diff_id);
             self.removed.layers += 1;
             let bytes = record.map_or(0, |record| record.bytes);
             self.removed.bytes = self.removed.bytes.saturating_add(bytes);
         }
         Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), StoreError> {
+        if self.extent.is_preview() { Ok(()) } else { remove_durably(path) }
+    }
+
+    /// Forgets which removed images were kept.
+    fn forget_kept(&self) -> Result<(), StoreError> {
+        if self.extent.is_preview() || !self.extent.has_kept() || self.removed.images.is_empty() {
+            return Ok(());
+        }
+        let mut images = kept(&present_claims(self.layout, &self.names)?);
+        images.retain(|id| self.images.contains_key(id));
+        records::write_claims(self.layout, &Claims { owner: KEPT.to_owned(), images })
     }
 
     /// Deletes what has been taken away, without the lock.

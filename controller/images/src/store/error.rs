@@ -37,6 +37,9 @@ pub enum PullError {
     /// The content is not what its digest promises, or must not be unpacked.
     #[error("unpack layer {number} of the image: {why}")]
     Layer { number: usize, why: String },
+    /// The machine failed several times, not the image.
+    #[error("unpack layer {number} of the image: this machine failed, not the image: {why}")]
+    Machine { number: usize, why: String },
     /// Nothing of what did not fit is left.
     #[error("pull the image: the disk is full; free some space, or remove unused images ({why})")]
     Full { why: String },
@@ -60,6 +63,9 @@ pub enum LoadError {
     Config(#[from] ConfigError),
     #[error("unpack layer {number} of the image: {why}")]
     Layer { number: usize, why: String },
+    /// The machine failed several times, not the archive.
+    #[error("unpack the archive: this machine failed, not the archive: {why}")]
+    Machine { why: String },
     /// Nothing of what did not fit is left.
     #[error("load the archive: the disk is full; free some space, or remove unused images ({why})")]
     Full { why: String },
@@ -74,9 +80,12 @@ impl PullError {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Registry(error) => error.is_unavailable(),
-            Self::Layer { .. } | Self::Full { .. } | Self::Store(_) | Self::Removed | Self::Cancelled => {
-                false
-            }
+            Self::Layer { .. }
+            | Self::Machine { .. }
+            | Self::Full { .. }
+            | Self::Store(_)
+            | Self::Removed
+            | Self::Cancelled => false,
         }
     }
 
@@ -88,7 +97,9 @@ impl PullError {
                 false => Class::Retry,
             },
             Self::Layer { .. } => Class::Fatal,
-            Self::Full { .. } | Self::Store(_) | Self::Removed | Self::Cancelled => Class::Retry,
+            Self::Machine { .. } | Self::Full { .. } | Self::Store(_) | Self::Removed | Self::Cancelled => {
+                Class::Retry
+            }
         }
     }
 }
@@ -149,6 +160,10 @@ pub(super) enum LayerError {
     Refused {
         why: String,
     },
+    /// The machine is at fault.
+    Machine {
+        why: String,
+    },
     Full {
         why: String,
     },
@@ -171,7 +186,11 @@ impl From<UnpackError> for LayerError {
             UnpackError::Refused { why } | UnpackError::TooLarge { why } => Self::Refused { why },
             UnpackError::Full { why } => Self::Full { why },
             UnpackError::Cancelled => Self::Cancelled,
-            UnpackError::Slow { .. } => Self::Refused { why: error.to_string() },
+            UnpackError::Fault { why } => Self::Machine { why },
+            // An image that needs this much of a processor ends by the limit of its processor time.
+            UnpackError::Slow { limit } => Self::Machine {
+                why: format!("its disk is slow: unpacking took longer than {} s", limit.as_secs()),
+            },
             UnpackError::Fs(error) => StoreError::Fs(error).into(),
             UnpackError::Start(source) => Self::Store(StoreError::Io {
                 operation: "start the unpacking process in",
@@ -186,6 +205,7 @@ impl LayerError {
     pub(super) fn into_pull(self, number: usize) -> PullError {
         match self {
             Self::Refused { why } => PullError::Layer { number, why },
+            Self::Machine { why } => PullError::Machine { number, why },
             Self::Full { why } => PullError::Full { why },
             Self::Cancelled => PullError::Cancelled,
             Self::Store(error) => error.into(),
@@ -195,6 +215,7 @@ impl LayerError {
     pub(super) fn into_load(self, number: usize) -> LoadError {
         match self {
             Self::Refused { why } => LoadError::Layer { number, why },
+            Self::Machine { why } => LoadError::Machine { why },
             Self::Full { why } => LoadError::Full { why },
             Self::Cancelled => LoadError::Cancelled,
             Self::Store(error) => error.into(),

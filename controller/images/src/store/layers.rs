@@ -11,7 +11,7 @@ use herdlet_base::{
     safe_fs::{Dir, FsError, Rights},
 };
 use herdlet_runtime::off_thread;
-use herdlet_unpack::{Algorithm, LayerOrder, UnpackError, Unpacker};
+use herdlet_unpack::{LayerOrder, UnpackError, Unpacker};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,8 @@ pub struct LayerLimits {
     pub ratio_from: u64,
     /// The time limit.
     pub time_max: Duration,
+    /// The pause after the first fault of the machine; it doubles with each further one.
+    pub fault_pause: Duration,
 }
 
 impl Default for LayerLimits {
@@ -46,9 +48,13 @@ impl Default for LayerLimits {
             ratio_max: 200,
             ratio_from: 1 << 30,
             time_max: Duration::from_secs(60 * 60),
+            fault_pause: Duration::from_secs(1),
         }
     }
 }
+
+/// How often a layer is unpacked whose machine fails. The restart policy of the task decides about further tries.
+const FAULTS_MAX: u32 = 3;
 
 /// The part of the disk that unpacking leaves free.
 const RESERVE_PART: u64 = 50;
@@ -83,22 +89,42 @@ impl Layers {
         Self { unpacker, limits, permits: Semaphore::new(at_once) }
     }
 
-    /// Unpacks a layer and publishes it. Nothing is left of one that is refused.
+    /// Unpacks a layer and publishes it. Nothing is left of one that is refused. A fault of the machine may be over soon.
     pub(super) async fn unpack(
         &self,
         layout: &Arc<Layout>,
         source: LayerSource,
         cancelled: &CancellationToken,
     ) -> Result<(), LayerError> {
+        let mut pause = self.limits.fault_pause;
+        for _ in 1..FAULTS_MAX {
+            match self.unpack_once(layout, &source, cancelled).await {
+                Err(LayerError::Machine { .. } | LayerError::Store(_)) => {}
+                ended => return ended,
+            }
+            let waited = cancelled.run_until_cancelled(tokio::time::sleep(pause)).await;
+            waited.ok_or(LayerError::Cancelled)?;
+            pause = pause.saturating_mul(2);
+        }
+        self.unpack_once(layout, &source, cancelled).await
+    }
+
+    async fn unpack_once(
+        &self,
+        layout: &Arc<Layout>,
+        source: &LayerSource,
+        cancelled: &CancellationToken,
+    ) -> Result<(), LayerError> {
         let LayerSource { diff_id, file, compression } = source;
+        let file = file.try_clone().map_err(io_error("open again", layout.dir()))?;
+        let diff_id = diff_id.clone();
         let permit = cancelled.run_until_cancelled(self.permits.acquire()).await;
         let _permit = permit.ok_or(LayerError::Cancelled)?.map_err(|_| LayerError::Cancelled)?;
         let stored = file.metadata().map_err(io_error("examine", layout.dir()))?.len();
         let (bytes_max, bound) = self.bytes_max(layout, stored)?;
-        let algorithm = Algorithm::of_digest(diff_id.as_str()).unwrap_or(Algorithm::Sha256);
         let order = LayerOrder {
-            codec: codec(compression),
-            algorithm,
+            codec: codec(*compression),
+            algorithm: diff_id.algorithm(),
             bytes_max,
             entries_max: self.limits.entries_max,
             seconds_max: self.limits.time_max.as_secs().max(1),
@@ -161,7 +187,7 @@ fn check(dir: &Dir, diff_id: &Digest) -> Result<(), LayerError> {
         let why = format!("its digest is {}, not {diff_id}", report.digest);
         return Err(LayerError::Refused { why });
     }
-    let seal = seal::of_tree(&tree).map_err(StoreError::Fs)?;
+    let seal = seal::of_layer(&tree).map_err(StoreError::Fs)?;
     let record = LayerRecord { bytes: report.bytes, skipped: report.skipped, seal };
     let bytes = to_bytes(Path::new(LAYER_RECORD), &record)?;
     let rights = Rights::Exact { mode: 0o600, owner: None };

@@ -149,6 +149,15 @@ impl Layout {
         }
     }
 
+    /// Makes a file that lasts until it is closed.
+    pub(super) fn unnamed_file(&self) -> Result<File, StoreError> {
+        let staging = self.stage()?;
+        let path = staging.dir.proc_path("download".as_ref());
+        let file = durable::open_in_place(&path).map_err(io_error("make", &path))?;
+        staging.discard()?;
+        Ok(file)
+    }
+
     /// Removes what processes that have ended were preparing, and downloads that nobody continues.
     pub(super) fn clean_staging(&self) -> Result<(), StoreError> {
         let above = Dir::open(&self.dir.join("staging"))?;
@@ -176,6 +185,12 @@ impl Layout {
             Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
             Err(errno) => Err(io_error("lock", &path)(errno.into())),
         }
+    }
+
+    /// Removes the download of a layer, unless a process fetches it now.
+    pub(super) fn discard_download_of(&self, digest: &Digest) -> Result<(), StoreError> {
+        let path = self.dir.join("downloads").join(file_name(digest));
+        if path.exists() { self.discard_download(&path) } else { Ok(()) }
     }
 
     /// Removes a download that no process fetches now.

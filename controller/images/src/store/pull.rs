@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Image, PullOrder,
+    Image, PullOrder, collect,
     error::{PullError, StoreError},
     layers::{LayerSource, Layers, blocking},
     layout::{Layout, remove_if_there},
@@ -72,9 +72,24 @@ impl Puller {
             config: remote.config_bytes.clone(),
             names: names(&name, &remote.digest, &remote.manifest.config.digest),
         });
+        let pulled = self.complete_image(&repository, (&remote, &new), control).await;
+        if matches!(pulled, Err(PullError::Full { .. })) {
+            let layout = Arc::clone(&self.layout);
+            // The full disk is the error that counts.
+            let _ = blocking(move || discard(&layout, &remote)).await;
+        }
+        pulled
+    }
+
+    async fn complete_image(
+        &self,
+        repository: &Repository,
+        (remote, new): (&RemoteImage, &Arc<NewImage>),
+        control: &Control,
+    ) -> Result<Image, PullError> {
         for _ in 0..ROUNDS_MAX {
-            self.complete_layers(&repository, &remote, control).await?;
-            let (layout, image) = (Arc::clone(&self.layout), Arc::clone(&new));
+            self.complete_layers(repository, remote, control).await?;
+            let (layout, image) = (Arc::clone(&self.layout), Arc::clone(new));
             let published = blocking(move || records::publish(&layout, &image)).await?;
             if let Some(image) = published {
                 return Ok(image);
@@ -162,8 +177,11 @@ impl Puller {
             }
             Err(error) => Err(error),
         };
-        // What is wrong is fetched again, and a full disk gets its space back.
-        let keeps_part = matches!(unpacked, Err(PullError::Registry(_) | PullError::Cancelled));
+        // What is wrong is fetched again, and a full disk gets its space back. What the machine could not unpack is right.
+        let keeps_part = matches!(
+            unpacked,
+            Err(PullError::Registry(_) | PullError::Cancelled | PullError::Machine { .. })
+        );
         blocking(move || if keeps_part { Ok(()) } else { download.remove() }).await?;
         unpacked
     }
@@ -175,7 +193,7 @@ impl Puller {
         (content, control): (Descriptor, &Control),
     ) -> Result<File, PullError> {
         let cloned = || download.file.try_clone().map_err(RegistryError::Write);
-        repository.fetch_one(content, cloned()?, &control.progress, &control.stop).await?;
+        repository.fetch(content, cloned()?, &control.progress, &control.stop).await?;
         Ok(cloned()?)
     }
 
@@ -195,6 +213,14 @@ impl Control {
     fn add(&self, bytes: u64) {
         self.progress.send_modify(|progress| progress.done_bytes = progress.done_bytes.saturating_add(bytes));
     }
+}
+
+/// Removes what a pull has fetched that no image needs.
+fn discard(layout: &Layout, remote: &RemoteImage) -> Result<(), StoreError> {
+    for layer in &remote.manifest.layers {
+        layout.discard_download_of(&layer.descriptor.digest)?;
+    }
+    collect::release(layout, &remote.config.diff_ids)
 }
 
 /// The names by which the image is found: as it was ordered, and by its digests.
@@ -218,13 +244,7 @@ impl Download {
         if let Some((file, path)) = layout.open_download(digest)? {
             return Ok(Self { file, path: Some(path) });
         }
-        let staging = layout.stage()?;
-        let path = staging.dir.proc_path("download".as_ref());
-        let file =
-            herdlet_base::durable::open_in_place(&path).map_err(super::error::io_error("make", &path))?;
-        // The file lasts until it is closed.
-        staging.discard()?;
-        Ok(Self { file, path: None })
+        Ok(Self { file: layout.unnamed_file()?, path: None })
     }
 
     fn remove(&self) -> Result<(), StoreError> {

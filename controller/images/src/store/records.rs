@@ -85,9 +85,7 @@ fn use_image(layout: &Layout, id: &Digest, digest: Option<Digest>) -> Result<Opt
     let names = all_names(layout)?;
     let Some(mut image) = image(layout, id, &names)? else { return Ok(None) };
     image.digest = digest.or(image.digest);
-    let path = layout.image(id);
-    let file = File::open(&path).map_err(io_error("open", &path))?;
-    file.set_modified(SystemTime::now()).map_err(io_error("set the time of", &path))?;
+    set_used(&layout.image(id))?;
     Ok(Some(image))
 }
 
@@ -121,17 +119,33 @@ pub(super) fn config(layout: &Layout, id: &Digest) -> Result<Option<ImageConfig>
 /// Publishes an image with its names; none if one of its layers has been removed meanwhile.
 pub(super) fn publish(layout: &Layout, new: &NewImage) -> Result<Option<Image>, StoreError> {
     let _lock = layout.lock_exclusive()?;
-    let path = layout.image(&new.id);
-    durable::write(&path, &new.config).map_err(io_error("write", &path))?;
+    write_config(layout, new)?;
     if image(layout, &new.id, &[])?.is_none() {
         return Ok(None);
     }
     for record in &new.names {
-        write(&layout.name(&record.name), record)?;
+        let path = layout.name(&record.name);
+        if read::<NameRecord>(&path).ok().flatten().as_ref() != Some(record) {
+            write(&path, record)?;
+        }
     }
     let found = image(layout, &new.id, &all_names(layout)?)?;
     let digest = new.names.iter().find_map(|record| record.digest.clone());
     Ok(found.map(|found| Image { digest: digest.or(found.digest.clone()), ..found }))
+}
+
+/// Writes the config unless it is there; then it only counts as used now.
+fn write_config(layout: &Layout, new: &NewImage) -> Result<(), StoreError> {
+    let path = layout.image(&new.id);
+    match fs::read(&path) {
+        Ok(bytes) if bytes == new.config => set_used(&path),
+        Ok(_) | Err(_) => durable::write(&path, &new.config).map_err(io_error("write", &path)),
+    }
+}
+
+fn set_used(path: &Path) -> Result<(), StoreError> {
+    let file = File::open(path).map_err(io_error("open", path))?;
+    file.set_modified(SystemTime::now()).map_err(io_error("set the time of", path))
 }
 
 /// All names, in order.
@@ -164,6 +178,12 @@ pub(super) fn all_claims(layout: &Layout) -> Result<Vec<ClaimRecord>, StoreError
         read(&path)?.ok_or_else(gone)
     };
     entries(&layout.claims())?.into_iter().map(read_one).collect()
+}
+
+/// Whether an agent has recorded that it uses an image.
+pub(super) fn is_claimed(layout: &Layout, owner: &str, id: &Digest) -> bool {
+    let record = read::<ClaimRecord>(&layout.claim(owner)).ok().flatten();
+    record.is_some_and(|record| record.images.contains(id))
 }
 
 /// Records the claims of an agent. The caller has locked the store exclusively.

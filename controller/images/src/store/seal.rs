@@ -23,22 +23,56 @@ const CHUNK_LEN: usize = 256 * 1024;
 /// The largest list of names of attributes, and the largest value, of the kernel.
 const ATTRIBUTES_LEN_MAX: usize = 64 * 1024;
 
-/// Computes the seal of a tree.
+/// The begin of seals that have the root of the tree. Layers of earlier releases have seals without it.
+const WITH_ROOT: &str = "root+";
+
+/// Computes the seal of a layer's tree.
 ///
 /// # Errors
 /// If a part of it can't be read.
-pub(super) fn of_tree(tree: &Dir) -> Result<String, FsError> {
-    let mut seal = Seal { hasher: Hasher::sha256(), chunk: vec![0; CHUNK_LEN] };
-    seal.directory(tree)?;
-    Ok(seal.hasher.finish().to_string())
+pub(super) fn of_layer(tree: &Dir) -> Result<String, FsError> {
+    let mut seal = Seal::default();
+    seal.root(tree)?;
+    Ok(format!("{WITH_ROOT}{}", seal.finish_tree(tree)?))
 }
 
-struct Seal {
+/// Whether a tree is what was sealed.
+///
+/// # Errors
+/// If a part of it can't be read.
+pub(super) fn is_of(sealed: &str, tree: &Dir) -> Result<bool, FsError> {
+    let found = match sealed.starts_with(WITH_ROOT) {
+        true => of_layer(tree)?,
+        false => Seal::default().finish_tree(tree)?,
+    };
+    Ok(found == sealed)
+}
+
+pub(super) struct Seal {
     hasher: Hasher,
     chunk: Vec<u8>,
 }
 
+impl Default for Seal {
+    fn default() -> Self {
+        Self { hasher: Hasher::sha256(), chunk: vec![0; CHUNK_LEN] }
+    }
+}
+
 impl Seal {
+    pub(super) fn finish_tree(mut self, tree: &Dir) -> Result<String, FsError> {
+        self.directory(tree)?;
+        Ok(self.hasher.finish().to_string())
+    }
+
+    fn root(&mut self, tree: &Dir) -> Result<(), FsError> {
+        let stat = tree.stat()?;
+        for number in [stat.st_mode, stat.st_uid, stat.st_gid] {
+            self.number(number.into());
+        }
+        Ok(())
+    }
+
     /// The unpacking process bounds the depth.
     fn directory(&mut self, dir: &Dir) -> Result<(), FsError> {
         self.attributes(dir.as_fd(), dir.path())?;

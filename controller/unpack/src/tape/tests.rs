@@ -152,3 +152,29 @@ fn an_invalid_tar_is_refused() {
     header.set_cksum();
     assert!(read(header.as_bytes()).is_err(), "a huge extended header");
 }
+
+/// What Go's `archive/tar` reads, with which registries and builders check images.
+#[test]
+fn ends_and_names_are_those_of_go() {
+    let tar = TarText::new().file("a", b"1").finish();
+    let one = tar.len() - tar.iter().rev().take_while(|byte| **byte == 0).count();
+    let header_end = one.next_multiple_of(512);
+    let block = |byte: u8| vec![byte; 512];
+    let with = |blocks: &[Vec<u8>]| [&tar[..header_end], &blocks.concat()].concat();
+    for (blocks, is_read) in [
+        (vec![], true),
+        (vec![block(0)], true),
+        (vec![block(0), block(0), block(7)], true),
+        (vec![block(0), tar[..512].to_vec()], false),
+        (vec![block(0), vec![0; 100]], false),
+    ] {
+        assert_eq!(read(&with(&blocks)).is_ok(), is_read, "{} blocks", blocks.len());
+    }
+    let named = TarText::new()
+        .entry(&TarEntry { path: "././@LongLink", kind: b'L', content: b"of-gnu\0", ..TarEntry::default() })
+        .entry(&TarEntry { path: "x", kind: b'x', content: b"15 path=of-pax\n", ..TarEntry::default() })
+        .file("short", b"1")
+        .finish();
+    let first = TapeReader::new(&*named).next_entry().unwrap().unwrap();
+    assert_eq!(first.path, std::path::Path::new("of-gnu"));
+}

@@ -69,8 +69,11 @@ async fn requests_that_are_refused_together_fetch_one_token() {
         }
     })
     .await;
-    let files = (0..3).map(|index| (image.layer(index), tempfile::tempfile().unwrap())).collect();
-    of_one(&stand_in).fetch(files, &watch::Sender::default(), &CancellationToken::new()).await.unwrap();
+    let (repository, progress, stop) =
+        (of_one(&stand_in), watch::Sender::default(), CancellationToken::new());
+    let fetches = (0..3)
+        .map(|index| repository.fetch(image.layer(index), tempfile::tempfile().unwrap(), &progress, &stop));
+    futures_util::future::try_join_all(fetches).await.unwrap();
     let tokens = stand_in.targets().iter().filter(|target| target.starts_with("/token")).count();
     assert_eq!(tokens, 1);
 }

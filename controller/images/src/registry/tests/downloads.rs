@@ -25,26 +25,6 @@ async fn assert_fetched(stand_in: &StandIn, begin: &[u8], expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn layers_are_fetched_at_once_with_progress() {
-    let image = Image::new();
-    let (barrier, other) = (Arc::new(tokio::sync::Barrier::new(3)), image.clone());
-    // Nobody gets an answer before all three have asked.
-    let stand_in =
-        StandIn::start(move |request| Reply { barrier: Some(Arc::clone(&barrier)), ..other.answer(request) })
-            .await;
-    let progress = watch::Sender::default();
-    let files: Vec<File> = (0..3).map(|_| tempfile::tempfile().unwrap()).collect();
-    let wanted =
-        files.iter().enumerate().map(|(index, file)| (image.layer(index), file.try_clone().unwrap()));
-    of_one(&stand_in).fetch(wanted.collect(), &progress, &CancellationToken::new()).await.unwrap();
-    for (file, layer) in files.iter().zip(&image.layers) {
-        assert_eq!(file.metadata().unwrap().len(), u64::try_from(layer.len()).unwrap());
-    }
-    let total_bytes = (0..3).map(|index| image.layer(index).size).sum();
-    assert_eq!(*progress.borrow(), Progress { done_bytes: total_bytes, total_bytes, layers: 3 });
-}
-
-#[tokio::test]
 async fn a_lost_connection_is_continued_where_it_ended() {
     let stand_in =
         lying(2, |number, reply| Reply { cut_at: Some(if number == 0 { 300_000 } else { 7 }), ..reply })
@@ -236,7 +216,7 @@ async fn a_cancelled_pull_ends_at_once_and_keeps_what_is_there() {
     let (image, stand_in) = (Image::new(), silent().await);
     let file = tempfile::tempfile().unwrap();
     let (progress, cancelled) = (watch::Sender::default(), CancellationToken::new());
-    let wanted = vec![(image.layer(0), file.try_clone().unwrap())];
+    let clone = file.try_clone().unwrap();
     let repository = patient(&stand_in);
     let cancel = async {
         // More than one block has arrived; the rest never does.
@@ -244,26 +224,13 @@ async fn a_cancelled_pull_ends_at_once_and_keeps_what_is_there() {
         progress.wait_for(|progress: &Progress| progress.done_bytes >= 256 * 1024).await.unwrap();
         cancelled.cancel();
     };
-    let (fetched, ()) = tokio::join!(repository.fetch(wanted, &progress, &cancelled), cancel);
+    let (fetched, ()) = tokio::join!(repository.fetch(image.layer(0), clone, &progress, &cancelled), cancel);
     assert!(matches!(fetched, Err(RegistryError::Cancelled)));
     let len = file.metadata().unwrap().len();
     assert!((256 * 1024..=300_000).contains(&len), "{len}");
-    let again = repository.fetch(vec![(image.layer(0), file)], &progress, &cancelled).await;
+    let again = repository.fetch(image.layer(0), file, &progress, &cancelled).await;
     assert!(matches!(again, Err(RegistryError::Cancelled)));
     assert_eq!(stand_in.targets().len(), 1);
-}
-
-/// Layers that were left behind were written while the next pull wrote the same files.
-#[tokio::test]
-async fn a_failed_layer_ends_the_others_at_once() {
-    let (image, stand_in) = (Image::new(), silent().await);
-    let missing = Descriptor { digest: Digest::of_bytes(b"x"), size: 1 };
-    let contents = [image.layer(0), missing, image.layer(1), image.layer(2)];
-    let wanted = contents.map(|content| (content, tempfile::tempfile().unwrap())).into();
-    let cancelled = CancellationToken::new();
-    let fetched = patient(&stand_in).fetch(wanted, &watch::Sender::default(), &cancelled).await;
-    assert!(matches!(fetched, Err(RegistryError::Missing { .. })), "{fetched:?}");
-    assert!(!cancelled.is_cancelled(), "it is the caller's");
 }
 
 #[tokio::test]
@@ -285,8 +252,11 @@ async fn a_file_that_cannot_grow_is_emptied() {
     std::os::unix::fs::FileExt::write_all_at(&file, &image.layers[0][..1000], 0).unwrap();
     rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
     let progress = watch::Sender::default();
-    let wanted = vec![(image.layer(0), file.try_clone().unwrap())];
-    let error = of_one(&stand_in).fetch(wanted, &progress, &CancellationToken::new()).await.unwrap_err();
+    let clone = file.try_clone().unwrap();
+    let error = of_one(&stand_in)
+        .fetch(image.layer(0), clone, &progress, &CancellationToken::new())
+        .await
+        .unwrap_err();
     assert!(matches!(error, RegistryError::Write(_)), "{error}");
     assert_eq!((file.metadata().unwrap().len(), progress.borrow().done_bytes), (0, 0));
     assert_eq!(stand_in.targets().len(), 1, "another try would not help");

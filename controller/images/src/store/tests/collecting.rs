@@ -1,6 +1,6 @@
 //! Lists, claims, removal, damage.
 
-use super::*;
+use super::{super::seal::Seal, *};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -15,7 +15,7 @@ async fn two_images() -> (TestStore, MadeImage, MadeImage, StandIn) {
 }
 
 fn prune(claims: Claims, unused_for: Duration) -> PruneOrder {
-    PruneOrder { claims, unused_for, free_bytes_min: 0 }
+    PruneOrder { claims, unused_for, free_bytes_min: 0, extent: Extent::Due }
 }
 
 /// Makes an image look as if nobody had used it for this long.
@@ -179,4 +179,58 @@ async fn every_kind_of_damage_is_found() {
     assert_eq!(test.store.find(&reference("team/app:1")).unwrap(), None);
     test.pull(&registry, "team/app:1").await.unwrap();
     assert!(test.store.find(&reference("team/app:1")).unwrap().is_some());
+}
+
+/// Images that an operator has loaded before their first use.
+#[tokio::test]
+async fn kept_images_stay_until_an_operator_removes_them() {
+    if !is_root() {
+        return;
+    }
+    let (test, one, other, registry) = two_images().await;
+    test.store.keep(&[one.id()]).unwrap();
+    age(&test.store, &one, 2 * YEAR);
+    age(&test.store, &other, 2 * YEAR);
+    let order = prune(claims("a", &[]), YEAR);
+    let preview = PruneOrder { extent: Extent::Preview, ..order.clone() };
+    let all = test.store.prune(&preview).unwrap();
+    assert_eq!((all.images.len(), all.layers, all.bytes), (2, 2, 200_005));
+    assert_eq!((test.count("layers"), test.count("images"), test.count("staging")), (2, 2, 0));
+    assert_eq!(test.store.prune(&order).unwrap().images, [other.id()]);
+    assert_eq!(test.store.list().unwrap()[0].claimed_by, [KEPT]);
+    // Another image has taken its names.
+    let names = fs::read_dir(test.store.dir().join("names")).unwrap().count();
+    let newer = MadeImage::new("newer", &[base(), upper()]);
+    let newer_one = serve(&[("team/one:1", &newer)]).await;
+    test.pull(&newer_one, "team/one:1").await.unwrap();
+    assert!(test.count("names") > names, "the old one still has its digest");
+    test.store.keep(&[newer.id()]).unwrap();
+    let everything = PruneOrder { extent: Extent::All, unused_for: Duration::ZERO, ..order };
+    let removed = test.store.prune(&everything).unwrap();
+    assert_eq!((removed.images.len(), test.contents()), (2, [0, 0, 0]));
+    // It is not kept when it comes back.
+    test.pull(&registry, "team/one:1").await.unwrap();
+    assert!(test.store.list().unwrap()[0].claimed_by.is_empty());
+}
+
+/// The root of a container has the rights of the root of its highest layer.
+#[tokio::test]
+async fn a_changed_root_is_damage_except_for_older_seals() {
+    if !is_root() {
+        return;
+    }
+    let image = MadeImage::new("app", &[base()]);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    let test = TestStore::new();
+    let tree = test.pull(&registry, "team/app:1").await.unwrap().layers[0].clone();
+    fs::set_permissions(&tree, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    assert_eq!(test.store.verify().unwrap().len(), 1);
+    // As a release before this one sealed it.
+    let path = tree.parent().unwrap().join("record");
+    let record = fs::read_to_string(&path).unwrap();
+    let mut record: Json = serde_json::from_str(&record).unwrap();
+    let before = Seal::default().finish_tree(&Dir::open(&tree).unwrap()).unwrap();
+    record["seal"] = before.into();
+    fs::write(path, record.to_string()).unwrap();
+    assert_eq!(test.store.verify().unwrap(), []);
 }

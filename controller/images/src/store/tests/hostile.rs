@@ -137,3 +137,66 @@ async fn a_full_disk_leaves_nothing_and_is_reported() {
     // What fits still works.
     pull(&store, &registry, "team/small:1").await.unwrap();
 }
+
+/// Layers of an image that does not fit are removed with it; those that an image has stay.
+#[tokio::test]
+async fn what_was_fetched_of_an_image_that_does_not_fit_is_removed() {
+    if !is_root() {
+        return;
+    }
+    let Some((_env, store)) = full_disk("1m") else { return };
+    let (shared, fits) = (upper(), (TarText::new().file("fits", &noise(1000)), Packing::Gzip));
+    let large = (TarText::new().file("zeros", &vec![0; 4 << 20]), Packing::Gzip);
+    let small = MadeImage::new("small", &[shared.clone()]);
+    let image = MadeImage::new("app", &[shared, fits, large]);
+    let registry = serve(&[("team/app:1", &image), ("team/small:1", &small)]).await;
+    pull(&store, &registry, "team/small:1").await.unwrap();
+    let error = pull(&store, &registry, "team/app:1").await.unwrap_err();
+    assert!(matches!(error, PullError::Full { .. }), "{error}");
+    let count = |folder: &str| fs::read_dir(store.dir().join(folder)).unwrap().count();
+    assert_eq!(["layers", "downloads", "staging", "images"].map(count), [1, 0, 0, 1]);
+    assert!(store.find(&reference("team/small:1")).unwrap().is_some());
+}
+
+/// A process that is killed, as the kernel does without memory: a number of times, then as this program.
+fn killed_times(dir: &Path, times: u32) -> Unpacker {
+    let own = unpacker();
+    let script = dir.join("unpack");
+    let text = format!(
+        "#!/bin/sh\nn=$(cat {0}/n 2>/dev/null || echo 0)\necho $((n + 1)) >{0}/n\n[ $n -lt {times} ] && kill -9 $$\nexec \"$@\"\n",
+        dir.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    Unpacker { command: std::iter::once(script.into()).chain(own.command).collect(), env: own.env }
+}
+
+#[tokio::test]
+async fn a_fault_of_the_machine_is_tried_again_and_not_the_fault_of_the_image() {
+    if !is_root() {
+        return;
+    }
+    let image = MadeImage::new("app", &[base()]);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    for (times, is_pulled) in [(2, true), (3, false)] {
+        let temp = tempfile::tempdir().unwrap();
+        let limits = LayerLimits { fault_pause: Duration::from_millis(1), ..LayerLimits::default() };
+        let settings = StoreSettings { unpacker: killed_times(temp.path(), times), limits };
+        let store = Store::with(&temp.path().join("store"), settings).unwrap();
+        let before = blobs(&registry);
+        match (pull(&store, &registry, "team/app:1").await, is_pulled) {
+            (Ok(_), true) => {}
+            (Err(error), false) => {
+                assert!(matches!(error, PullError::Machine { number: 1, .. }), "{error}");
+                assert_eq!(error.class(), herdlet_base::observation::Class::Retry);
+                assert!(error.to_string().contains("this machine failed"), "{error}");
+                // What was fetched is right, and stays.
+                pull(&store, &registry, "team/app:1").await.unwrap();
+            }
+            (pulled, _) => panic!("{times}: {pulled:?}"),
+        }
+        let configs = if is_pulled { 1 } else { 2 };
+        assert_eq!(blobs(&registry) - before, configs + 1);
+        assert_eq!(fs::read_dir(store.dir().join("staging")).unwrap().count(), 0);
+    }
+}

@@ -179,3 +179,34 @@ async fn a_hostile_archive_is_refused() {
         assert_eq!(test.store.list().unwrap(), [], "{name}");
     }
 }
+
+/// A caller that no longer waits, as at the time limit of a pull.
+#[tokio::test]
+async fn a_load_that_is_dropped_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    let test = TestStore::new();
+    let (stopped, running) = (test.temp.path().join("unpack"), test.temp.path().join("running"));
+    let text = format!("#!/bin/sh\n: >{}\nexec sleep 600\n", running.display());
+    fs::write(&stopped, text).unwrap();
+    fs::set_permissions(&stopped, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let unpacker =
+        Unpacker { command: vec![stopped.into()], env: vec![("PATH".into(), "/usr/bin:/bin".into())] };
+    let settings = StoreSettings { unpacker, limits: LayerLimits::default() };
+    let store = Store::with(&test.temp.path().join("store"), settings).unwrap();
+    let (platforms, cancelled) = (Platforms::of_machine(), CancellationToken::new());
+    let begun = async {
+        while !running.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        ended = store.load(archive(&base().0.finish()), &platforms, &cancelled) => panic!("{ended:?}"),
+        () = begun => {}
+    }
+    // The process gets some seconds to end.
+    while test.count("staging") > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

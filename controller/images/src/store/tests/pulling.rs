@@ -184,8 +184,12 @@ async fn a_cancelled_pull_leaves_nothing_under_a_name() {
     test.pull(&registry, "team/app:1").await.unwrap();
     // Dropped instead of cancelled.
     let other = TestStore::new();
-    let pull = other.store.pull(order(&silent, "team/app:1"), &progress, &cancelled);
-    drop(pull);
+    let (progress, cancelled) = (watch::Sender::default(), CancellationToken::new());
+    let mut reached = progress.subscribe();
+    tokio::select! {
+        ended = other.store.pull(order(&silent, "team/app:1"), &progress, &cancelled) => panic!("{ended:?}"),
+        known = reached.wait_for(|progress| progress.total_bytes > 0) => { known.unwrap(); }
+    }
     other.pull(&registry, "team/app:1").await.unwrap();
 }
 
@@ -214,4 +218,86 @@ async fn remains_of_ended_processes_are_removed() {
     drop(lock);
     test.again();
     assert!(!held.exists());
+}
+
+/// Nobody gets a layer before all three have been requested.
+#[tokio::test]
+async fn layers_are_fetched_at_once() {
+    if !is_root() {
+        return;
+    }
+    let layer = |name: &str| (TarText::new().file(name, b"x"), Packing::Gzip);
+    let image = MadeImage::new("app", &[layer("a"), layer("b"), layer("c")]);
+    let contents = contents(&[("team/app:1", &image)]);
+    let config = image.id().to_string();
+    let barrier = std::sync::Arc::new(tokio::sync::Barrier::new(3));
+    let registry = StandIn::start(move |request| {
+        let reply = answer(&contents, request);
+        let is_layer = request.target.contains("/blobs/") && !request.target.ends_with(&config);
+        Reply { barrier: is_layer.then(|| std::sync::Arc::clone(&barrier)), ..reply }
+    })
+    .await;
+    let test = TestStore::new();
+    assert_eq!(test.pull(&registry, "team/app:1").await.unwrap().layers.len(), 3);
+}
+
+/// A connection that ends at any byte of any answer: the next pull continues or begins again, and nothing is half there.
+#[tokio::test]
+async fn a_pull_that_ends_at_any_byte_is_completed_by_the_next() {
+    if !is_root() {
+        return;
+    }
+    let layer = (TarText::new().file("a", b"content"), Packing::Gzip);
+    let image = MadeImage::new("app", &[layer]);
+    let honest = contents(&[("team/app:1", &image)]);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    let paths: Vec<(String, usize)> =
+        honest.iter().map(|(path, (_, bytes))| (path.clone(), bytes.len())).collect();
+    let layer = Digest::of_bytes(&image.layers[0]).to_string();
+    for (path, len) in paths {
+        if path.contains("/manifests/sha256") {
+            continue;
+        }
+        let mut test = TestStore::new();
+        for cut_at in 0..len {
+            let (cut, broken_path) = (honest.clone(), path.clone());
+            let broken = StandIn::start(move |request| {
+                let reply = answer(&cut, request);
+                let is_it = request.target == broken_path;
+                if is_it { Reply { cut_at: Some(cut_at), ..reply } } else { reply }
+            })
+            .await;
+            test.pull(&broken, "team/app:1").await.unwrap_err();
+            assert_eq!(test.store.find(&reference("team/app:1")).unwrap(), None, "{path}: {cut_at}");
+            assert_eq!((test.count("layers"), test.count("staging")), (0, 0), "{path}: {cut_at}");
+            // Nothing is left of a document.
+            if path.ends_with(&layer) {
+                pull(&test.again(), &registry, "team/app:1").await.unwrap();
+                assert_eq!((test.contents(), test.store.verify().unwrap()), ([1, 0, 0], Vec::new()));
+                test = TestStore::new();
+            }
+        }
+    }
+}
+
+/// Each record that is written again costs a sync.
+#[tokio::test]
+async fn a_pull_of_what_is_there_writes_no_record() {
+    if !is_root() {
+        return;
+    }
+    let image = MadeImage::new("app", &[base()]);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    let test = TestStore::new();
+    let files = || -> Vec<u64> {
+        let folders = ["names", "images"].map(|folder| test.store.dir().join(folder));
+        let paths = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+        let mut files: Vec<u64> = paths.map(|entry| entry.unwrap().metadata().unwrap().ino()).collect();
+        files.sort_unstable();
+        files
+    };
+    test.pull(&registry, "team/app:1").await.unwrap();
+    let before = files();
+    test.pull(&registry, "team/app:1").await.unwrap();
+    assert_eq!(files(), before);
 }

@@ -21,11 +21,12 @@ const ENTRY: &str = "#!/bin/sh\n\
     exec \"$@\"\n";
 
 /// The server, until the test ends.
-pub(super) struct ImageServer(u16);
+pub(super) struct ImageServer(u16, PathBuf);
 
 impl ImageServer {
     pub(super) fn start(busybox: &Path, ground: &Path) -> Self {
-        let archive = fs::read(archive(busybox, ground)).unwrap();
+        let path = archive(busybox, ground);
+        let archive = fs::read(&path).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         thread::spawn(move || {
@@ -38,7 +39,11 @@ impl ImageServer {
                 let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&archive));
             }
         });
-        Self(port)
+        Self(port, path)
+    }
+
+    pub(super) fn archive(&self) -> &Path {
+        &self.1
     }
 
     pub(super) fn url(&self) -> String {
