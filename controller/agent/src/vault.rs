@@ -110,14 +110,11 @@ impl Vaults {
         result
     }
 
-    /// Notes how long the token of a task could not be renewed; `None` if it can.
-    pub fn note(&self, task: TaskKey, failing_for: Option<Duration>) {
+    /// Notes since when the token of a task can't be renewed, by the boot clock; `None` if it can.
+    pub fn note(&self, task: TaskKey, failing_since_ns: Option<u64>) {
         let mut outdated = lock(&self.outdated);
-        match failing_for {
-            Some(length) => {
-                let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-                outdated.insert(task, boot_now().ns.saturating_sub(nanos));
-            }
+        match failing_since_ns {
+            Some(since_ns) => _ = outdated.insert(task, since_ns),
             None => _ = outdated.remove(&task),
         }
     }
@@ -240,8 +237,9 @@ mod tests {
     fn figures_have_the_age_of_the_oldest_token() {
         let (vaults, alloc) = (Vaults::default(), AllocId(uuid::Uuid::nil()));
         assert_eq!(vaults.figures(), VaultFigures::default());
-        vaults.note((alloc, 0), Some(Duration::from_secs(1)));
-        vaults.note((alloc, 1), Some(Duration::from_millis(10)));
+        let now_ns = boot_now().ns;
+        vaults.note((alloc, 0), Some(now_ns.saturating_sub(1_000_000_000)));
+        vaults.note((alloc, 1), Some(now_ns.saturating_sub(10_000_000)));
         let figures = vaults.figures();
         assert!(figures.outdated == 2 && figures.outdated_for >= Duration::from_secs(1), "{figures:?}");
         vaults.note((alloc, 0), None);
