@@ -251,6 +251,8 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("template.wait_bounds.max", json!(config.template.wait_max.map(short))),
         ("template.block_query_wait", json!(config.template.block_query_wait.map(short))),
         ("template.max_stale", json!(config.template.max_stale.map(short))),
+        ("template.consul_retry.backoff", json!(config.template.consul_retry_backoff.map(short))),
+        ("template.consul_retry.max_backoff", json!(config.template.consul_retry_backoff_max.map(short))),
         ("template.nomad_retry.backoff", json!(config.template.retry_backoff.map(short))),
         ("template.nomad_retry.max_backoff", json!(config.template.retry_backoff_max.map(short))),
         ("network.bridge", json!(config.network.bridge.as_ref().map(ToString::to_string))),

@@ -171,7 +171,7 @@ const ARTIFACT: Keys = &[
 
 const TEMPLATE: Keys = &[
     ("block_query_wait", Field(Span, "template.block_query_wait")),
-    ("consul_retry", Unused),
+    ("consul_retry", Block(TEMPLATE_CONSUL_RETRY)),
     // Templates never read files outside of their task's directory.
     ("disable_file_sandbox", Unused),
     ("function_denylist", Field(Texts, "template.function_denylist")),
@@ -181,6 +181,13 @@ const TEMPLATE: Keys = &[
     ("vault_retry", Unused),
     ("wait", Block(TEMPLATE_WAIT)),
     ("wait_bounds", Block(TEMPLATE_WAIT_BOUNDS)),
+];
+
+const TEMPLATE_CONSUL_RETRY: Keys = &[
+    // As for servers.
+    ("attempts", Unused),
+    ("backoff", Field(Span, "template.consul_retry.backoff")),
+    ("max_backoff", Field(Span, "template.consul_retry.max_backoff")),
 ];
 
 const TEMPLATE_RETRY: Keys = &[

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 mod client;
 mod config;
+mod data;
 mod desired;
 mod entry;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
@@ -32,6 +33,7 @@ mod tokens;
 mod watching;
 
 pub use config::{ConsulConfig, ConsulConfigError};
+pub use data::{DataError, DataRequest, DataResponse, path_of};
 pub use desired::ServiceCounts;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use fed::feed as feed_consul;
