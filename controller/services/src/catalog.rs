@@ -21,7 +21,7 @@ pub use built_in::BuiltIn;
 pub use consul::feed_consul;
 pub use consul::{
     Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulFingerprint, ConsulReader, DataError,
-    DataRequest, DataResponse, ServiceCounts, check_service_token, path_of,
+    DataRequest, DataResponse, ServiceCounts, Verification, check_service_token, path_of,
 };
 
 use crate::report::CheckReport;

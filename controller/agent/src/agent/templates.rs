@@ -44,7 +44,7 @@ pub(super) fn settings(config: Template) -> Settings {
 /// # Errors
 /// If the HTTP client can't be created.
 pub(super) fn consuls(config: &ConsulConfig) -> Result<BTreeMap<String, Arc<dyn Region>>, ConsulError> {
-    let data = ConsulData::new(ConsulReader::new(config)?, String::new());
+    let data = ConsulData::new(ConsulReader::new(config)?, config.namespace().to_owned());
     let region: Arc<dyn Region> = Arc::new(ConsulRegion(Arc::new(data)));
     Ok([(ConsulAccess::DEFAULT.to_owned(), region)].into())
 }

@@ -264,8 +264,8 @@ pub(super) const CONSUL: Keys = &[
     ("allow_unauthenticated", Satisfied),
     ("auth", Unused),
     ("auto_advertise", Unused),
-    ("ca_file", Unused),
-    ("cert_file", Unused),
+    ("ca_file", Field(Text, "consul.ca_file")),
+    ("cert_file", Field(Text, "consul.cert_file")),
     ("checks_use_advertise", Unused),
     ("client_auto_join", Field(Flag, "consul.client_auto_join")),
     ("client_failures_before_critical", Unused),
@@ -274,9 +274,9 @@ pub(super) const CONSUL: Keys = &[
     ("client_service_name", Unused),
     ("grpc_address", Unused),
     ("grpc_ca_file", Unused),
-    ("key_file", Unused),
+    ("key_file", Field(Text, "consul.key_file")),
     ("name", Satisfied),
-    ("namespace", Unused),
+    ("namespace", Field(Text, "consul.namespace")),
     ("server_auto_join", Satisfied),
     ("server_http_check_name", Satisfied),
     ("server_rpc_check_name", Satisfied),
@@ -291,7 +291,7 @@ pub(super) const CONSUL: Keys = &[
     ("task_identity", Unused),
     ("timeout", Unused),
     ("token", Field(Text, "consul.token")),
-    ("verify_ssl", Unused),
+    ("verify_ssl", Field(Flag, "consul.verify_ssl")),
 ];
 
 /// Fields are below `vault.NAME`.

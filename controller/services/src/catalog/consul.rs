@@ -32,7 +32,7 @@ mod results;
 mod tokens;
 mod watching;
 
-pub use config::{ConsulConfig, ConsulConfigError};
+pub use config::{ConsulConfig, ConsulConfigError, Verification};
 pub use data::{DataError, DataRequest, DataResponse, path_of};
 pub use desired::ServiceCounts;
 #[cfg(any(test, fuzzing, feature = "fixture"))]

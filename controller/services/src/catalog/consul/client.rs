@@ -134,7 +134,12 @@ struct Call<'a> {
 impl HttpApi {
     pub(super) fn new(config: &ConsulConfig) -> Result<Self, reqwest::Error> {
         let (builder, base, address) = match &config.address {
-            Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone(), url.clone()),
+            Address::Http(url) => {
+                let tls = config.tls(url);
+                let builder = http_client::builder(tls);
+                let builder = if tls == Tls::None { builder } else { config.credentials.give(builder)? };
+                (builder, url.clone(), url.clone())
+            }
             Address::Unix(path) => {
                 let builder = http_client::builder(Tls::None).unix_socket(path.as_path());
                 (builder, "http://localhost".to_owned(), format!("unix://{}", path.display()))
