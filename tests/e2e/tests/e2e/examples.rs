@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
-const TESTED: [&str; 27] = [
+const TESTED: [&str; 28] = [
     "artifact",
     "bridge",
     "bridge-docker",
