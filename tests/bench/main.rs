@@ -31,6 +31,7 @@
 mod adoption;
 mod chain;
 mod checks;
+mod consul;
 mod containers;
 mod cost;
 mod durable;
@@ -59,7 +60,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 33] = [
+const MEASURES: [(&str, Measure); 34] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -80,6 +81,7 @@ const MEASURES: [(&str, Measure); 33] = [
     ("container-adoption", containers::adoption),
     ("template", template::engine),
     ("templates", templates::a_thousand),
+    ("templates-consul", consul::a_thousand),
     ("task-api", task_api::cached_token),
     ("image-pull", images::pull),
     ("networks", networks::made_and_removed),

@@ -16,7 +16,7 @@ use super::{
     table::{Table, quantile},
 };
 
-const COUNT: usize = 1_000;
+pub(super) const COUNT: usize = 1_000;
 /// Changes of the variable.
 const CHANGES: usize = 11;
 /// By then the work after a start is done, and the agent has released the memory that it needed.
@@ -25,7 +25,7 @@ const SETTLED: Duration = Duration::from_secs(45);
 const REST: Duration = Duration::from_secs(60);
 const VARIABLE: &str = "nomad/jobs/bench";
 /// Data does not have to be quiet before a render.
-const WAIT: &str = "template: {wait: {min: 0s, max: 0s}}\n";
+pub(super) const WAIT: &str = "template: {wait: {min: 0s, max: 0s}}\n";
 /// Its output is short, so that the measured memory is that of watches and records.
 const TEMPLATE: &str = r#"templates:
             - {data: '{{ with nomadVar "nomad/jobs/bench" }}{{ .number }}{{ end }}', destination: local/out, change_mode: noop, splay: 0s}"#;
@@ -101,7 +101,7 @@ fn idle(bench: &Bench) -> Idle {
     Idle { memory_kib, cpu: cost::cpu([bench.agent.pid()]).saturating_sub(cpu) }
 }
 
-fn manifest(templates: &str) -> String {
+pub(super) fn manifest(templates: &str) -> String {
     format!(
         "apiVersion: herdlet/v1
 kind: Job
@@ -125,13 +125,13 @@ fn put(bench: &Bench, number: usize) {
 }
 
 /// The file of each task.
-fn files(allocs: &Path) -> Vec<PathBuf> {
+pub(super) fn files(allocs: &Path) -> Vec<PathBuf> {
     let dirs = fs::read_dir(allocs).into_iter().flatten().flatten();
     dirs.map(|dir| dir.path().join("t/local/out")).filter(|file| file.exists()).collect()
 }
 
 /// Waits for one file after another: what was true once stays so, and polls take hardly any time from the agent.
-fn until_all_have(files: &[PathBuf], content: &str) {
+pub(super) fn until_all_have(files: &[PathBuf], content: &str) {
     for file in files {
         while fs::read_to_string(file).ok().as_deref() != Some(content) {
             wait::pause(Duration::from_millis(2));

@@ -199,6 +199,7 @@ impl Agent {
                 variables,
                 catalogue: Arc::clone(&services.catalogs.built_in),
                 node: NodeNames { id: bare.id.clone(), datacenter: bare.datacenter.clone() },
+                consuls: templates::consuls(&consul)?,
             },
             templates::settings(templates),
         ));

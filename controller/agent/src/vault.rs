@@ -9,7 +9,6 @@ pub mod held;
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
-    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -18,7 +17,7 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{error::in_full, http_client::Credentials, ownership};
+use herdlet_base::{error::in_full, http_client::CredentialFiles};
 use herdlet_config::vault::VaultServer;
 use herdlet_runtime::off_thread;
 use herdlet_vault::{
@@ -30,15 +29,11 @@ use herdlet_vault::{
     login_queue::LoginQueue,
     spread::Spread,
 };
-use zeroize::Zeroizing;
 
 use crate::present;
 
 /// The target of all audit lines, as for variables.
 pub const AUDIT: &str = "herdlet::audit";
-
-/// A directory of certificates has some of them; more is a mistake.
-const CERTIFICATE_FILES_MAX: usize = 1_000;
 
 /// A task: its allocation, and its index in the group.
 pub type TaskKey = (AllocId, u16);
@@ -110,14 +105,11 @@ impl Vaults {
         result
     }
 
-    /// Notes how long the token of a task could not be renewed; `None` if it can.
-    pub fn note(&self, task: TaskKey, failing_for: Option<Duration>) {
+    /// Notes since when the token of a task can't be renewed, by the boot clock; `None` if it can.
+    pub fn note(&self, task: TaskKey, failing_since_ns: Option<u64>) {
         let mut outdated = lock(&self.outdated);
-        match failing_for {
-            Some(length) => {
-                let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-                outdated.insert(task, boot_now().ns.saturating_sub(nanos));
-            }
+        match failing_since_ns {
+            Some(since_ns) => _ = outdated.insert(task, since_ns),
             None => _ = outdated.remove(&task),
         }
     }
@@ -182,50 +174,12 @@ fn client_of(server: &VaultServer, namespace: Option<&str>) -> Result<VaultClien
     if let Some(name) = &server.server_name {
         config = config.with_server_name(name).map_err(|error| text(&error))?;
     }
-    config.credentials = credentials_of(server)?;
+    let VaultServer { ca_file, ca_path, certificate, .. } = server.clone();
+    config.credentials = CredentialFiles { ca_file, ca_path, certificate }.read()?;
     if server.skip_verify {
         config.verification = Verification::Skipped;
     }
     VaultClient::new(config).map_err(|error| text(&error))
-}
-
-fn credentials_of(server: &VaultServer) -> Result<Credentials, String> {
-    let mut authorities = Vec::new();
-    for path in server.ca_file.iter().cloned().chain(certificates_in(server.ca_path.as_deref())?) {
-        authorities.extend(read(&path)?.iter());
-        authorities.push(b'\n');
-    }
-    let identity = match &server.certificate {
-        None => None,
-        Some((certificate, key)) => {
-            let mut pem = read(certificate)?;
-            pem.push(b'\n');
-            pem.extend(read(key)?.iter());
-            Some(pem)
-        }
-    };
-    let authorities = Some(authorities).filter(|pem| !pem.is_empty());
-    Ok(Credentials { authorities, identity })
-}
-
-fn certificates_in(dir: Option<&Path>) -> Result<Vec<PathBuf>, String> {
-    let Some(dir) = dir else { return Ok(Vec::new()) };
-    let failed = |error: std::io::Error| format!("read {}: {error}", dir.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(failed)?.take(CERTIFICATE_FILES_MAX) {
-        let path = entry.map_err(failed)?.path();
-        if path.is_file() {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// Reads a file that decides which servers get tokens.
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
-    ownership::check_if_there(path).map_err(|error| in_full(&error))?;
-    std::fs::read(path).map(Zeroizing::new).map_err(|error| format!("read {}: {error}", path.display()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -240,47 +194,13 @@ mod tests {
     fn figures_have_the_age_of_the_oldest_token() {
         let (vaults, alloc) = (Vaults::default(), AllocId(uuid::Uuid::nil()));
         assert_eq!(vaults.figures(), VaultFigures::default());
-        vaults.note((alloc, 0), Some(Duration::from_secs(1)));
-        vaults.note((alloc, 1), Some(Duration::from_millis(10)));
+        let now_ns = boot_now().ns;
+        vaults.note((alloc, 0), Some(now_ns.saturating_sub(1_000_000_000)));
+        vaults.note((alloc, 1), Some(now_ns.saturating_sub(10_000_000)));
         let figures = vaults.figures();
         assert!(figures.outdated == 2 && figures.outdated_for >= Duration::from_secs(1), "{figures:?}");
         vaults.note((alloc, 0), None);
         vaults.note((alloc, 1), None);
         assert_eq!(vaults.figures(), VaultFigures::default());
-    }
-
-    /// A file of another user decided which server gets the tokens of tasks.
-    #[test]
-    fn files_that_others_can_change_are_refused() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("ca.pem");
-        std::fs::write(&path, "x").unwrap();
-        assert!(read(&path).is_ok());
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-        let error = read(&path).unwrap_err();
-        assert!(error.contains("ca.pem"), "{error}");
-    }
-
-    #[test]
-    fn certificates_are_read_from_files_and_directories() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["b.pem", "a.pem", "cert", "key"] {
-            std::fs::write(dir.path().join(name), name).unwrap();
-        }
-        let file = |name: &str| dir.path().join(name);
-        let section = herdlet_config::vault::Server {
-            address: Some("https://vault:8200".to_owned()),
-            ca_path: Some(dir.path().to_owned()),
-            cert_file: Some(file("cert")),
-            key_file: Some(file("key")),
-            ..Default::default()
-        };
-        let server = section.settled().unwrap();
-        let found = credentials_of(&server).unwrap();
-        assert_eq!(found.authorities.unwrap(), b"a.pem\nb.pem\ncert\nkey\n");
-        assert_eq!(&**found.identity.unwrap(), b"cert\nkey");
-        let missing = VaultServer { ca_file: Some(file("none")), ..server };
-        assert!(credentials_of(&missing).err().unwrap().contains("none"));
     }
 }

@@ -3,10 +3,14 @@
 //! In: whether peers use TLS. Out: a builder. The system's certificates are loaded only for TLS: loading costs time and
 //! memory, and fails on a machine without any, where a local socket still works.
 
+mod files;
+
 use std::time::Duration;
 
 use reqwest::{Certificate, ClientBuilder, Identity, Response};
 use zeroize::Zeroizing;
+
+pub use files::CredentialFiles;
 
 /// Default limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

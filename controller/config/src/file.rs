@@ -173,6 +173,19 @@ pub struct Consul {
     pub token: Option<Secret>,
     /// Whether to use TLS if the address has no scheme.
     pub ssl: bool,
+    /// Whether its certificate is verified; the default is true.
+    pub verify_ssl: Option<bool>,
+    /// CA certificates for its certificate (PEM).
+    #[schemars(with = "Option<String>")]
+    pub ca_file: Option<PathBuf>,
+    /// The agent's certificate for it (PEM).
+    #[schemars(with = "Option<String>")]
+    pub cert_file: Option<PathBuf>,
+    /// The key of that certificate (PEM).
+    #[schemars(with = "Option<String>")]
+    pub key_file: Option<PathBuf>,
+    /// The namespace that templates read, in Consul Enterprise.
+    pub namespace: Option<String>,
     /// Whether a node of a cluster searches Consul for servers if none are configured; the default is true.
     pub client_auto_join: Option<bool>,
     /// Directory of service tokens: a file for each service with a token of its own, named after the service.
@@ -311,11 +324,19 @@ impl File {
             ("token_file", &self.token_file),
             ("consul.token_file", &self.consul.token_file),
             ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
+            ("consul.ca_file", &self.consul.ca_file),
+            ("consul.cert_file", &self.consul.cert_file),
+            ("consul.key_file", &self.consul.key_file),
             ("variables.key_file", &self.variables.key_file),
             ("common_plugin_dir", &self.common_plugin_dir),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));
+        }
+        match (&self.consul.cert_file, &self.consul.key_file) {
+            (Some(_), None) => report("consul.cert_file", "requires key_file".to_owned()),
+            (None, Some(_)) => report("consul.key_file", "requires cert_file".to_owned()),
+            (Some(_), Some(_)) | (None, None) => {}
         }
         for (index, path) in self.manifests.iter().enumerate() {
             not_absolute(path)

@@ -180,7 +180,7 @@ impl Config {
         let cluster = self.cluster.iter();
         let rpc = cluster.clone().filter_map(|cluster| cluster.tls.as_ref()).map(|tls| &tls.key);
         let taken_over = cluster.flat_map(|cluster| [&cluster.moved_from, &cluster.intro_token_file]);
-        let consul = [&self.consul.token_file, &self.consul.service_tokens_dir];
+        let consul = [&self.consul.token_file, &self.consul.service_tokens_dir, &self.consul.key_file];
         let keys_of_vault =
             self.vault.values().filter_map(|server| server.certificate.as_ref().map(|(_, key)| key));
         let single = [&self.state_dir, &self.socket];

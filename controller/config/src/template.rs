@@ -21,12 +21,14 @@ pub struct Section {
     pub wait: Bounds,
     /// The shortest and the longest `wait` that a job may set.
     pub wait_bounds: Bounds,
-    /// On a node: how long servers may block a query for data of templates; default and at most 5m, at least 1s.
+    /// How long servers or Consul may block a query for data of templates; default and at most 5m, at least 1s.
     pub block_query_wait: Option<Span>,
     /// On a node: a server without contact to its leader for longer is not relied on; default 87600h.
     pub max_stale: Option<Span>,
     /// On a node: pauses while servers are away.
     pub nomad_retry: Retry,
+    /// Pauses while Consul is away.
+    pub consul_retry: Retry,
 }
 
 /// Pauses between attempts, which have no limit.
@@ -58,6 +60,10 @@ pub struct Template {
     pub retry_backoff: Option<Duration>,
     /// The longest pause while servers are away; zero for any, `None` for the default.
     pub retry_backoff_max: Option<Duration>,
+    /// The first pause while Consul is away; `None` for the default.
+    pub consul_retry_backoff: Option<Duration>,
+    /// The longest pause while Consul is away; zero for any, `None` for the default.
+    pub consul_retry_backoff_max: Option<Duration>,
 }
 
 /// Nomad's default of `wait`.
@@ -88,6 +94,8 @@ impl Section {
             max_stale: self.max_stale.map(|span| span.0),
             retry_backoff: self.nomad_retry.backoff.map(|span| span.0),
             retry_backoff_max: self.nomad_retry.max_backoff.map(|span| span.0),
+            consul_retry_backoff: self.consul_retry.backoff.map(|span| span.0),
+            consul_retry_backoff_max: self.consul_retry.max_backoff.map(|span| span.0),
         }
     }
 

@@ -6,7 +6,7 @@
 use herdlet_api_types::variable::VariableKey;
 use herdlet_template::Query;
 
-use crate::sources::{Access, Reader};
+use crate::sources::{Access, ConsulAccess, Reader};
 
 /// Data by its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +22,8 @@ pub enum Origin {
     Agent,
     /// The cluster's servers, in this namespace.
     Servers { namespace: String },
+    /// A Consul, by its name in the agent's config, in this namespace; empty for that of the config.
+    Consul { cluster: String, namespace: String },
 }
 
 impl Data {
@@ -45,11 +47,11 @@ impl Data {
                 reader.namespace.clone()
             }
             Query::NomadServices { .. } => reader.namespace.clone(),
-            Query::Env { .. }
-            | Query::File { .. }
-            | Query::Addresses
-            | Query::Consul { .. }
-            | Query::Vault { .. } => {
+            Query::Consul { .. } => {
+                let ConsulAccess { cluster, namespace, .. } = reader.consul.clone();
+                return Self { origin: Origin::Consul { cluster, namespace }, query };
+            }
+            Query::Env { .. } | Query::File { .. } | Query::Addresses | Query::Vault { .. } => {
                 return Self { origin: Origin::Agent, query };
             }
         };
@@ -59,16 +61,11 @@ impl Data {
         };
         Self { origin, query }
     }
-
-    /// Whether the cluster's servers have it.
-    pub fn is_of_servers(&self) -> bool {
-        matches!(self.origin, Origin::Servers { .. })
-    }
 }
 
 /// Whether the data depends on this variable of the agent.
 pub(crate) fn is_of(data: &Data, key: &VariableKey) -> bool {
-    !data.is_of_servers() && is_about(data, key)
+    data.origin == Origin::Agent && is_about(data, key)
 }
 
 /// Whether the data depends on this variable, of the agent or of servers.
@@ -89,9 +86,11 @@ pub(crate) fn is_about(data: &Data, key: &VariableKey) -> bool {
 }
 
 pub(crate) fn is_about_variables(data: &Data) -> bool {
-    !data.is_of_servers() && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
+    data.origin == Origin::Agent
+        && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
 }
 
 pub(crate) fn is_about_services(data: &Data) -> bool {
-    !data.is_of_servers() && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
+    data.origin == Origin::Agent
+        && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
 }

@@ -8,6 +8,7 @@
 //! - [`renderer`]: the entry: renders all templates of a task in rounds, until all data is there or known to be missing.
 //! - [`sources`]: where data comes from: this agent, or
 //! - [`servers`]: the servers of a cluster, through the port [`region`].
+//! - [`consul`]: keys, services and certificates of a Consul, through the same port.
 //! - [`data`]: what tasks share.
 //! - [`watches`]: who has used which data, and who is due after a change.
 //! - [`vault`]: secrets of Vault, kept with their leases.
@@ -16,9 +17,11 @@
 //! - [`secrets`]: values of `secret` blocks, and [`plugin`]s that fetch some of them.
 //! - [`figures`]: figures about renders, for metrics.
 
+pub mod consul;
 pub mod data;
 pub mod env_file;
 pub mod figures;
+mod peers;
 pub mod place;
 pub mod plugin;
 mod record;
@@ -30,10 +33,11 @@ pub mod sources;
 pub mod vault;
 pub mod watches;
 
+pub use consul::{ConsulData, ConsulRegion};
 pub use figures::Figures;
 pub use region::{AccessToken, Region};
 pub use renderer::{DataChange, Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use servers::Following;
-pub use sources::{Access, Reader, Sources};
+pub use sources::{Access, ConsulAccess, Reader, Sources};
 pub use vault::{OutdatedValues, Upkeep, VaultReader, VaultRights};
 pub use watches::{Consumer, TaskKey, Wait};

@@ -1,6 +1,7 @@
-//! The port to the servers of a cluster, which have the variables and services of their jobs.
+//! The port to the servers of a cluster, which have the variables and services of their jobs, and to Consul.
 //!
-//! In: one read, with the token of a task. Out: the data with its index, or why there is none. The node implements it.
+//! In: one read, with the token of a task. Out: the data with its index, or why there is none. The node implements it for
+//! servers, [`crate::consul`] for Consul.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ pub trait Region: Send + Sync {
 /// One read.
 #[derive(Debug, Clone)]
 pub struct RegionRequest {
-    /// A query for variables or services, without tag and choice.
+    /// A query for variables or services, without tag and choice, or for Consul.
     pub query: Query,
     /// The namespace of the data.
     pub namespace: String,
@@ -63,7 +64,7 @@ pub enum RegionError {
     Failed(String),
 }
 
-/// The token of a task: its default identity. Empty if servers have signed none.
+/// The token of a task: its default identity, or its token of Consul. Empty if it has none.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct AccessToken(Arc<Zeroizing<String>>);
 

@@ -40,11 +40,12 @@ use self::{
     text::{file, parse_all},
 };
 use crate::{
-    data::{Data, is_about, is_about_services, is_about_variables, is_of},
+    data::{Data, Origin, is_about, is_about_services, is_about_variables, is_of},
     figures::{Figures, Tally},
+    peers::Peers,
     record::Record,
     region::Region,
-    servers::{Following, ServerReader, Servers},
+    servers::{Following, ServerReader},
     sources::{Access, Reader, Sources, selected},
     vault::{Upkeep, VaultRights, VaultSession},
     watches::{Consumer, TaskChanges, TaskKey, Use, Wait, Watches},
@@ -149,7 +150,7 @@ const NAMES_MAX: usize = 3;
 /// Renders the templates of all tasks.
 pub struct Renderer {
     sources: Sources,
-    servers: Servers,
+    peers: Peers,
     settings: Settings,
     watches: Watches,
     tally: Tally,
@@ -159,11 +160,11 @@ pub struct Renderer {
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
-        let servers = Servers::new(settings.following.clone());
+        let peers = Peers::new(&settings.following, &sources.consuls);
         let (watches, tally) = (Watches::default(), Tally::default());
         let (flushes, to_flush) = mpsc::channel(FLUSHES_LEN);
         let to_flush = Mutex::new(to_flush);
-        Self { sources, servers, settings, watches, tally, flushes, to_flush }
+        Self { sources, peers, settings, watches, tally, flushes, to_flush }
     }
 
     /// Renders the templates of a task, and watches their data from now on.
@@ -206,7 +207,7 @@ impl Renderer {
         let written = run(task, move |task| write_all(task, &round, renders)).await?;
         if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
-            self.servers.users_changed();
+            self.peers.users_changed();
         }
         Ok(Rendering::Done { outputs: written, upkeep })
     }
@@ -222,7 +223,7 @@ impl Renderer {
     /// Forgets an allocation that is gone.
     pub fn forget(&self, alloc: AllocId) {
         self.watches.forget(alloc);
-        self.servers.forget(alloc);
+        self.peers.forget(alloc);
         self.tally.forget(alloc);
     }
 
@@ -234,7 +235,7 @@ impl Renderer {
 
     /// Sets the servers that have the data of their allocations, once the node has joined their cluster.
     pub fn join(&self, region: Arc<dyn Region>) {
-        self.servers.join(region);
+        self.peers.join(region);
     }
 
     /// The tasks that this variable concerns when it changes, with the templates that have used it: none if it is only
@@ -265,7 +266,7 @@ impl Renderer {
     /// Reports the tasks whose data has changed, until the receiver is gone.
     pub async fn follow(&self, changed: mpsc::Sender<DataChange>) {
         tokio::select! {
-            () = self.servers.follow(&self.watches) => {}
+            () = self.peers.follow(&self.watches) => {}
             () = self.follow_agent(changed) => {}
         }
     }
@@ -371,16 +372,20 @@ impl Renderer {
                 let data = Data::of(query, &task.reader);
                 // Before the read: a change after it is noticed.
                 self.watches.add(task.key, &data, Wait::NONE);
-                match &task.reader.access {
-                    Access::Servers { token } if data.is_of_servers() => {
-                        let reader = ServerReader { key: task.key, task: &task.reader.task, token };
-                        let answer = self.servers.read(&data, reader).await;
-                        Ok(answer.map(|answer| selected(answer, query)))
+                let peer = match self.peers.with_data(&data) {
+                    None => return Ok(self.sources.answer(query, &task.reader).await),
+                    Some(Err(why)) => return Ok(Err(why)),
+                    Some(Ok(peer)) => peer,
+                };
+                let token = match (&data.origin, &task.reader.access) {
+                    (Origin::Servers { .. }, Access::Servers { token }) => token,
+                    (Origin::Servers { .. } | Origin::Consul { .. } | Origin::Agent, _) => {
+                        &task.reader.consul.token
                     }
-                    Access::Servers { .. } | Access::Agent => {
-                        Ok(self.sources.answer(query, &task.reader).await)
-                    }
-                }
+                };
+                let reader = ServerReader { key: task.key, task: &task.reader.task, token };
+                let answer = peer.read(&data, reader).await;
+                Ok(answer.map(|answer| selected(answer, query)))
             }
         }
     }
@@ -400,7 +405,7 @@ impl Renderer {
             }
         }
         self.watches.keep(task.key, &wanted);
-        self.servers.users_changed();
+        self.peers.users_changed();
     }
 
     /// The template's wait or the agent's, within the agent's bounds.

@@ -1,4 +1,4 @@
-//! Variables and services of a cluster's servers, for the tasks of their allocations.
+//! Variables and services of a cluster's servers, for the tasks of their allocations; in the same way, data of a Consul.
 //!
 //! In: reads of tasks, each with its own token. Out: answers, or the reason why there is none; and, through
 //! [`crate::watches::Watches`], the tasks to render again. Each task reads for itself, but all tasks with the same data share one
@@ -10,6 +10,7 @@ pub use watch::Following;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicUsize},
     time::Duration,
@@ -29,14 +30,31 @@ use crate::{
     watches::{TaskKey, keys_of},
 };
 
-/// Reads at a time: a change of data that many tasks use must not occupy the connection to the servers.
+/// Reads of servers at a time: a change of data that many tasks use must not occupy the connection to them.
 const READS: usize = 16;
+
+/// The same for Consul, which accepts 200 connections from one address: herdlet makes at most 100, services included.
+const READS_OF_CONSUL: usize = 8;
+
+/// How long the loss of content counts as an outage if an index has gone back: Consul has lost its data, which is
+/// restored, or registered again.
+const RESTORATION: Duration = Duration::from_secs(300);
 
 /// After a failure, reads fail without a call for this long: each would wait for servers that do not answer.
 const AWAY: Duration = Duration::from_secs(5);
 
-/// The servers as a source of data.
+/// Whom data is read from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// The servers of the node's cluster.
+    Servers,
+    /// A Consul, by its name in the config.
+    Consul(String),
+}
+
+/// The servers, or a Consul, as a source of data.
 pub struct Servers {
+    peer: Peer,
     following: Following,
     region: channel::Sender<Option<Arc<dyn Region>>>,
     reads: Semaphore,
@@ -69,8 +87,27 @@ struct Shared {
     is_owed: bool,
     /// The last question of the watch has failed.
     is_failing: bool,
+    /// The last answer of a Consul, for all tasks with the same token.
+    latest: Option<Latest>,
+    /// The last answer had content.
+    has_content: bool,
+    /// Since when there is less content with an older index.
+    lost_at: Option<Instant>,
     /// Ends the wait of the watch.
     wake: Arc<Notify>,
+}
+
+/// An answer, and the token that it was given to. Has no `Debug`: answers are secrets.
+#[derive(Clone)]
+struct Latest {
+    token: AccessToken,
+    found: RegionAnswer,
+}
+
+impl fmt::Debug for Latest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Latest({})", self.found.index)
+    }
 }
 
 /// A task that reads.
@@ -82,16 +119,21 @@ pub struct ServerReader<'r> {
 }
 
 impl Servers {
-    pub fn new(following: Following) -> Self {
+    pub fn new(peer: Peer, following: Following) -> Self {
+        let reads = match peer {
+            Peer::Servers => READS,
+            Peer::Consul(_) => READS_OF_CONSUL,
+        };
         Self {
+            blocking: Semaphore::new(watch::blocking(&peer)),
+            peer,
             following,
             region: channel::Sender::new(None),
-            reads: Semaphore::new(READS),
+            reads: Semaphore::new(reads),
             away: Mutex::default(),
             shared: Mutex::default(),
             tokens: Mutex::default(),
             changed: Notify::new(),
-            blocking: Semaphore::new(watch::BLOCKING),
             watched: AtomicUsize::new(0),
         }
     }
@@ -107,15 +149,19 @@ impl Servers {
     /// Why there is no answer, for people.
     pub async fn read(&self, data: &Data, reader: ServerReader<'_>) -> Result<Answer, String> {
         lock(&self.tokens).insert(reader.key, reader.token.clone());
+        if let Some(answer) = self.latest(data, reader.token) {
+            return Ok(answer);
+        }
         let result = self.read_if_in_reach(data, reader.token).await;
-        self.note(data, &result);
+        let result = result.and_then(|found| self.confirm(data, found));
+        self.note(data, (&result, reader.token));
         result.map(|found| found.answer).map_err(|error| match &error {
             RegionError::Away(_) => self.reason().unwrap_or_else(|| error.to_string()),
             RegionError::Denied(why) => {
-                format!("servers refuse {} to task {:?}: {why}", data.query, reader.task)
+                format!("{} {} to task {:?}: {why}", self.peer.refuses(), data.query, reader.task)
             }
             RegionError::TooOld(_) | RegionError::Failed(_) => {
-                format!("servers do not answer {}: {error}", data.query)
+                format!("{} {}: {error}", self.peer.fails(), data.query)
             }
         })
     }
@@ -139,6 +185,10 @@ impl Servers {
     async fn read_if_in_reach(&self, data: &Data, token: &AccessToken) -> Result<RegionAnswer, RegionError> {
         // The semaphore is never closed.
         let _permit = self.reads.acquire().await;
+        // Another task may have read it meanwhile.
+        if let Some(Latest { found, .. }) = self.shared_answer(data, token) {
+            return Ok(found);
+        }
         let away = lock(&self.away).clone().filter(|away| Instant::now() < away.retry_at);
         if let Some(away) = away {
             return Err(RegionError::Away(away.why));
@@ -172,11 +222,39 @@ impl Servers {
     fn reason(&self) -> Option<String> {
         let Away { since, why, .. } = lock(&self.away).clone()?;
         let since = rfc3339(since).unwrap_or_default();
-        Some(format!("servers cannot be reached since {since}: {why}"))
+        Some(format!("{} cannot be reached since {since}: {why}", self.peer))
+    }
+
+    fn latest(&self, data: &Data, token: &AccessToken) -> Option<Answer> {
+        self.shared_answer(data, token).map(|latest| latest.found.answer)
+    }
+
+    /// The last answer to another task with the same token, as long as the watch would notice a newer one.
+    fn shared_answer(&self, data: &Data, token: &AccessToken) -> Option<Latest> {
+        let shared = lock(&self.shared);
+        let known = shared.get(data).filter(|known| !known.is_failing && !known.is_owed)?;
+        known.latest.clone().filter(|latest| latest.token == *token)
+    }
+
+    /// An answer of a Consul that may have lost its data counts as an outage for some time.
+    fn confirm(&self, data: &Data, found: RegionAnswer) -> Result<RegionAnswer, RegionError> {
+        let mut shared = lock(&self.shared);
+        let (Peer::Consul(_), Some(known)) = (&self.peer, shared.get_mut(data)) else { return Ok(found) };
+        let is_lost = known.has_content && found.index < known.index && !has_content(&found.answer);
+        if !is_lost {
+            known.lost_at = None;
+            return Ok(found);
+        }
+        let lost_at = *known.lost_at.get_or_insert_with(Instant::now);
+        if lost_at.elapsed() >= RESTORATION {
+            return Ok(found);
+        }
+        let why = format!("it has an older state without {}; it may have lost its data", data.query);
+        Err(RegionError::Failed(why))
     }
 
     /// Compares what a task has read with what the watch knows.
-    fn note(&self, data: &Data, result: &Result<RegionAnswer, RegionError>) {
+    fn note(&self, data: &Data, (result, token): (&Result<RegionAnswer, RegionError>, &AccessToken)) {
         let mut shared = lock(&self.shared);
         if !shared.contains_key(data) {
             self.changed.notify_one();
@@ -184,7 +262,7 @@ impl Servers {
         let known = shared.entry(data.clone()).or_default();
         let is_behind = match result {
             Ok(found) if known.index == 0 => {
-                (known.index, known.mark) = (found.index.max(1), mark(found));
+                known.keep(&self.peer, found, token);
                 false
             }
             // The watch gets newer data by itself. Older data means that two reads have crossed, or that servers were
@@ -200,9 +278,65 @@ impl Servers {
     }
 }
 
+impl Shared {
+    /// Keeps what is known from an answer.
+    fn keep(&mut self, peer: &Peer, found: &RegionAnswer, token: &AccessToken) {
+        // An index of 0 would not block.
+        (self.index, self.mark) = (found.index.max(1), mark(found));
+        self.has_content = has_content(&found.answer);
+        self.latest = match peer {
+            // Each task has a token of its own.
+            Peer::Servers => None,
+            Peer::Consul(_) => Some(Latest { token: token.clone(), found: found.clone() }),
+        };
+    }
+}
+
+impl Peer {
+    /// Whether it has this data.
+    fn has(&self, data: &Data) -> bool {
+        match (self, &data.origin) {
+            (Self::Servers, Origin::Servers { .. }) => true,
+            (Self::Consul(name), Origin::Consul { cluster, .. }) => name == cluster,
+            (Self::Servers | Self::Consul(_), _) => false,
+        }
+    }
+
+    fn refuses(&self) -> String {
+        format!("{self} {}", if *self == Self::Servers { "refuse" } else { "refuses" })
+    }
+
+    fn fails(&self) -> String {
+        format!("{self} {} not answer", if *self == Self::Servers { "do" } else { "does" })
+    }
+}
+
+/// The subject of a sentence.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Servers => f.write_str("servers"),
+            Self::Consul(name) if name == "default" => f.write_str("Consul"),
+            Self::Consul(name) => write!(f, "Consul `{name}`"),
+        }
+    }
+}
+
+/// Whether an answer has data.
+fn has_content(answer: &Answer) -> bool {
+    match answer {
+        Answer::Pending | Answer::Absent | Answer::Failed(_) => false,
+        Answer::Json(value) => value.as_array().is_none_or(|list| !list.is_empty()),
+        Answer::Text(_) | Answer::Addresses(_) | Answer::Variable(_) => true,
+        Answer::Variables(list) => !list.is_empty(),
+        Answer::Services(list) => !list.is_empty(),
+        Answer::ServiceNames(list) => !list.is_empty(),
+    }
+}
+
 fn request(data: &Data, token: &AccessToken, newer: Newer) -> RegionRequest {
     let namespace = match &data.origin {
-        Origin::Servers { namespace } => namespace.clone(),
+        Origin::Servers { namespace } | Origin::Consul { namespace, .. } => namespace.clone(),
         Origin::Agent => String::new(),
     };
     RegionRequest { query: data.query.clone(), namespace, token: token.clone(), newer }
@@ -217,12 +351,9 @@ fn mark(found: &RegionAnswer) -> u64 {
         Answer::Services(list) => list.hash(&mut hasher),
         Answer::ServiceNames(list) => list.hash(&mut hasher),
         Answer::Variables(_) => found.index.hash(&mut hasher),
-        Answer::Pending
-        | Answer::Absent
-        | Answer::Failed(_)
-        | Answer::Text(_)
-        | Answer::Addresses(_)
-        | Answer::Json(_) => {}
+        Answer::Text(text) => (1, text).hash(&mut hasher),
+        Answer::Json(value) => (2, value).hash(&mut hasher),
+        Answer::Pending | Answer::Absent | Answer::Failed(_) | Answer::Addresses(_) => {}
     }
     hasher.finish()
 }

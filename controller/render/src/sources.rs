@@ -22,7 +22,7 @@ use herdlet_variables::{
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::region::AccessToken;
+use crate::region::{AccessToken, Region};
 
 /// The task that reads data, as its workload identity names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,23 @@ pub struct Reader {
     /// For the audit.
     pub alloc: String,
     pub access: Access,
+    pub consul: ConsulAccess,
+}
+
+/// Whose keys and services a task reads, and with which token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConsulAccess {
+    /// The name of a Consul in the agent's config.
+    pub cluster: String,
+    /// The namespace; that of the config if empty.
+    pub namespace: String,
+    /// The task's token; the agent's own if empty.
+    pub token: AccessToken,
+}
+
+impl ConsulAccess {
+    /// The name of the Consul that tasks use unless their job names another one.
+    pub const DEFAULT: &str = "default";
 }
 
 /// Whose variables and services a task reads.
@@ -52,6 +69,8 @@ pub struct Sources {
     pub catalogue: Arc<BuiltIn>,
     /// The node's names, in entries of services.
     pub node: NodeNames,
+    /// Consul, by its name in the config.
+    pub consuls: BTreeMap<String, Arc<dyn Region>>,
 }
 
 /// Names of this node.

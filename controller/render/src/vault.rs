@@ -155,18 +155,22 @@ impl VaultSession {
         }
         let asking = Asking { reader, rights, request: &request };
         let key = request.key();
+        let was_changed = std::mem::take(&mut self.is_changed);
         let kept = match self.kept.values.remove(&key) {
             Some(known) => self.go_on(&asking, known).await,
             None => match self.fetch(&asking).await {
                 Ok(new) => new,
                 Err(failure) => {
+                    self.is_changed |= was_changed;
                     self.is_waiting = true;
                     return Ok(Err(failure.why));
                 }
             },
         };
         let answer = Arc::clone(&kept.answer);
+        // Earlier changes are written with the next one, or at the end of the render.
         let must_be_kept = self.is_changed && kept.is_issued;
+        self.is_changed |= was_changed;
         self.used.insert(key.clone(), query.to_string());
         self.kept.values.insert(key, kept);
         if must_be_kept {
@@ -199,7 +203,7 @@ impl VaultSession {
     fn upkeep(&self, now: BootTime) -> Upkeep {
         let used = || self.used.iter().filter_map(|(key, name)| Some((name, self.kept.values.get(key)?)));
         let retry = self.is_waiting.then(|| retry_in(self.kept.failures));
-        let due_in = used().filter_map(|(_, kept)| kept.due_in(now)).chain(retry).min();
+        let due_in = used().filter_map(|(_, kept)| kept.lease.due_in(now)).chain(retry).min();
         let failing: Vec<_> =
             used().filter_map(|(name, kept)| Some((kept.lease.failing_for(now)?, name, kept))).collect();
         let outdated = failing.iter().max_by_key(|(length, ..)| *length).map(|(length, _, first)| {
@@ -211,7 +215,7 @@ impl VaultSession {
                 joined(&names),
                 time_before(*length)
             );
-            OutdatedValues { on, since_ns: now.ns.saturating_sub(nanos(*length)) }
+            OutdatedValues { on, since_ns: first.lease.failing_since_ns(now).unwrap_or(now.ns) }
         });
         Upkeep { due_in, outdated }
     }
@@ -360,8 +364,4 @@ fn retry_in(failures: u32) -> Duration {
 
 fn now() -> BootTime {
     BootTime { boot_id: boot_id(), ns: BootClock.now().boot_ns }
-}
-
-fn nanos(length: Duration) -> u64 {
-    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -42,7 +42,7 @@ pub fn unavailable(query: &Query) -> String {
             "nomadServices is not available here: there is no catalogue of services".to_owned()
         }
         Query::Consul { function, .. } => {
-            format!("{function} needs Consul, which herdlet does not query for templates")
+            format!("{function} needs Consul, which is not available here")
         }
         Query::Vault { function, .. } => {
             format!("{function} needs Vault, which is not available here")

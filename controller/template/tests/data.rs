@@ -212,6 +212,7 @@ fn data_of_consul_and_vault_is_read_by_fields() {
         .with_json("service web", services)
         .with_json("secret secret/data/x", secret)
         .with_json("key k", serde_json::json!("value"))
+        .with_json("keyExistsGet conf/c", serde_json::json!({ "Key": "c", "Value": "2", "Exists": true }))
         .with_json("tree conf", pairs);
     for (text, expected) in [
         (
@@ -228,6 +229,7 @@ fn data_of_consul_and_vault_is_read_by_fields() {
             r#"{{ range ls "conf" }}{{ .Key }}={{ .Value }};{{ end }}{{ range tree "conf" }}{{ .Key }};{{ end }}"#,
             "c=2;a/b;c;",
         ),
+        (r#"{{ with keyExistsGet "conf/c" }}{{ .Exists }} {{ .Value }}{{ end }}"#, "true 2"),
         (r#"{{ tree "conf" | explode | toJSON }}"#, r#"{"a":{"b":"1"},"c":"2"}"#),
         (
             r#"{{ range $k, $p := tree "conf" | byKey }}{{ $k }}{{ range $n, $v := $p }}:{{ $n }}={{ $v.Value }}{{ end }}{{ end }}"#,

@@ -68,7 +68,7 @@ fn title(group: Group) -> &'static str {
 fn status(support: Support) -> String {
     match support {
         Support::Works => "supported".to_owned(),
-        Support::NeedsConsul => "needs Consul".to_owned(),
+        Support::NeedsConsul => "supported with a Consul".to_owned(),
         Support::NeedsVault => "supported in tasks with a token of Vault".to_owned(),
         Support::Refused(why) => format!("not offered: {why}"),
     }

@@ -236,11 +236,26 @@ impl LeaseRecord {
         self.boot_id == now.boot_id && self.duration_ns > 0 && now.ns >= self.ends_at_ns()
     }
 
+    /// The time until something is due; `None` if nothing ever is.
+    #[must_use]
+    pub fn due_in(&self, now: BootTime) -> Option<Duration> {
+        match self.step(now) {
+            Step::Wait { until_ns: u64::MAX } => None,
+            Step::Wait { until_ns } => Some(Duration::from_nanos(until_ns.saturating_sub(now.ns))),
+            Step::Renew | Step::Replace(_) => Some(Duration::ZERO),
+        }
+    }
+
+    /// Since when tries fail, by `CLOCK_BOOTTIME`; `None` if the last one succeeded.
+    #[must_use]
+    pub fn failing_since_ns(&self, now: BootTime) -> Option<u64> {
+        self.failing_since_boot_ns.filter(|_| self.boot_id == now.boot_id)
+    }
+
     /// How long tries have failed; `None` if the last one succeeded.
     #[must_use]
     pub fn failing_for(&self, now: BootTime) -> Option<Duration> {
-        let since = self.failing_since_boot_ns.filter(|_| self.boot_id == now.boot_id)?;
-        Some(Duration::from_nanos(now.ns.saturating_sub(since)))
+        Some(Duration::from_nanos(now.ns.saturating_sub(self.failing_since_ns(now)?)))
     }
 
     /// How long ago Vault gave the present terms; `None` for those of another boot.

@@ -1,6 +1,6 @@
 //! The settings of templates, from the agent's config, and the reports of new data to the planner.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use herdlet_api_types::Duration as Span;
 use herdlet_config::template::Template;
@@ -8,8 +8,11 @@ use herdlet_plan::{
     event::Event,
     op::{Part, TaskPart},
 };
-use herdlet_render::{Consumer, DataChange, Following, Settings, Wait};
+use herdlet_render::{
+    ConsulAccess, ConsulData, ConsulRegion, Consumer, DataChange, Following, Region, Settings, Wait,
+};
 use herdlet_runtime::Inbox;
+use herdlet_services::catalog::{ConsulConfig, ConsulError, ConsulReader};
 use tokio::sync::mpsc;
 
 use crate::planner::Input;
@@ -25,6 +28,8 @@ pub(super) fn settings(config: Template) -> Settings {
     set(&mut following.retry_first, config.retry_backoff);
     set(&mut following.retry_longest, config.retry_backoff_max);
     set(&mut following.max_stale, config.max_stale);
+    set(&mut following.retry_of_consul.0, config.consul_retry_backoff);
+    set(&mut following.retry_of_consul.1, config.consul_retry_backoff_max);
     Settings {
         denied: config.function_denylist,
         wait: Wait { min: config.wait.min.to_std(), max: config.wait.max.to_std() },
@@ -32,6 +37,16 @@ pub(super) fn settings(config: Template) -> Settings {
         wait_max: config.wait_max.map(Span::to_std),
         following,
     }
+}
+
+/// Consul as a source of templates, by its name. No request is sent before a template needs it.
+///
+/// # Errors
+/// If the HTTP client can't be created.
+pub(super) fn consuls(config: &ConsulConfig) -> Result<BTreeMap<String, Arc<dyn Region>>, ConsulError> {
+    let data = ConsulData::new(ConsulReader::new(config)?, config.namespace().to_owned());
+    let region: Arc<dyn Region> = Arc::new(ConsulRegion(Arc::new(data)));
+    Ok([(ConsulAccess::DEFAULT.to_owned(), region)].into())
 }
 
 /// Passes on which tasks have templates with new data.

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
 
 use herdlet_base::{artifact::destination::Dirs, observation::Class};
-use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights};
+use herdlet_render::{
+    Access, AccessToken, ConsulAccess, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights,
+};
 
 use crate::executor::{Context, Refusal, Workload};
 
@@ -33,6 +35,7 @@ pub(super) async fn reading(
             task: task.name.clone(),
             alloc: alloc.id.to_string(),
             access: access(context, workload).await?,
+            consul: ConsulAccess { cluster: ConsulAccess::DEFAULT.to_owned(), ..ConsulAccess::default() },
         },
         vault: VaultRights::Absent,
         templates: Vec::new(),

@@ -95,7 +95,7 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
         return Ok(Outcome::Absent);
     };
     let facts = facts(&held, &access);
-    context.vaults.note(key(workload), held.lease.failing_for(boot_now()));
+    context.vaults.note(key(workload), held.lease.failing_since_ns(boot_now()));
     let files = files(context, workload);
     let seen = on_files("inspect the token of Vault", move || files.inspect(&held, &access)).await?;
     Ok(match seen {
@@ -118,8 +118,11 @@ async fn ensure(
     let Some(server) = context.vaults.server(&access.cluster) else {
         let on = format!("Vault: set vault.{}.address in the agent's config", access.cluster);
         let ask_in = length(UNCONFIGURED_PERIOD);
+        let now = boot_now();
         return Ok(match held {
-            Some(held) => Outcome::Outdated { on, ask_in, since_ns: outdated_since(&held) },
+            Some(held) => {
+                Outcome::Outdated { on, ask_in, since_ns: held.lease.failing_since_ns(now).unwrap_or(now.ns) }
+            }
             None => Outcome::Pending { on, ask_in },
         });
     };
@@ -150,22 +153,16 @@ async fn ensure(
     if last.is_some_and(|last| last != held.id) {
         context.renderer.vault_token_changed(workload.alloc.id, workload.position());
     }
-    let failing_for = held.lease.failing_for(boot_now());
-    context.vaults.note(key(workload), failing_for);
-    Ok(match (failing_for, next_in(&held)) {
-        (Some(failing_for), Some(ask_in)) => {
-            let on = outdated_text(&held, failing_for);
-            Outcome::Outdated { on, ask_in: length(ask_in), since_ns: outdated_since(&held) }
+    let now = boot_now();
+    let failing_since = held.lease.failing_since_ns(now);
+    context.vaults.note(key(workload), failing_since);
+    Ok(match (failing_since, held.lease.due_in(now)) {
+        (Some(since_ns), Some(ask_in)) => {
+            let on = outdated_text(&held, Duration::from_nanos(now.ns.saturating_sub(since_ns)));
+            Outcome::Outdated { on, ask_in: length(ask_in), since_ns }
         }
         (Some(_), None) | (None, _) => Outcome::Done(Some(facts(&held, access))),
     })
-}
-
-/// Since when the token could not be renewed, by `CLOCK_BOOTTIME`; now if it could.
-fn outdated_since(held: &HeldToken) -> u64 {
-    let now = boot_now();
-    let length = held.lease.failing_for(now).unwrap_or_default();
-    now.ns.saturating_sub(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn outdated_text(held: &HeldToken, failing_for: Duration) -> String {
@@ -307,19 +304,9 @@ fn files(context: &Context, workload: &Workload) -> TokenFiles {
 }
 
 fn facts(held: &HeldToken, access: &VaultAccess) -> Arc<Facts> {
-    let next = next_in(held).filter(|_| !access.allow_token_expiration);
+    let next = held.lease.due_in(boot_now()).filter(|_| !access.allow_token_expiration);
     let renew_at = next.map(|next| Deadline::after(present::now(), length(next)));
     Arc::new(Facts { revision: Revision(held.id), renew_at, ..Facts::none() })
-}
-
-/// The time until something is due for the token; `None` if nothing ever is.
-fn next_in(held: &HeldToken) -> Option<Duration> {
-    let now = boot_now();
-    match held.lease.step(now) {
-        Step::Wait { until_ns: u64::MAX } => None,
-        Step::Wait { until_ns } => Some(Duration::from_nanos(until_ns.saturating_sub(now.ns))),
-        Step::Renew | Step::Replace(_) => Some(Duration::ZERO),
-    }
 }
 
 fn key(workload: &Workload) -> TaskKey {

@@ -171,7 +171,7 @@ const ARTIFACT: Keys = &[
 
 const TEMPLATE: Keys = &[
     ("block_query_wait", Field(Span, "template.block_query_wait")),
-    ("consul_retry", Unused),
+    ("consul_retry", Block(TEMPLATE_CONSUL_RETRY)),
     // Templates never read files outside of their task's directory.
     ("disable_file_sandbox", Unused),
     ("function_denylist", Field(Texts, "template.function_denylist")),
@@ -181,6 +181,13 @@ const TEMPLATE: Keys = &[
     ("vault_retry", Unused),
     ("wait", Block(TEMPLATE_WAIT)),
     ("wait_bounds", Block(TEMPLATE_WAIT_BOUNDS)),
+];
+
+const TEMPLATE_CONSUL_RETRY: Keys = &[
+    // As for servers.
+    ("attempts", Unused),
+    ("backoff", Field(Span, "template.consul_retry.backoff")),
+    ("max_backoff", Field(Span, "template.consul_retry.max_backoff")),
 ];
 
 const TEMPLATE_RETRY: Keys = &[
@@ -257,8 +264,8 @@ pub(super) const CONSUL: Keys = &[
     ("allow_unauthenticated", Satisfied),
     ("auth", Unused),
     ("auto_advertise", Unused),
-    ("ca_file", Unused),
-    ("cert_file", Unused),
+    ("ca_file", Field(Text, "consul.ca_file")),
+    ("cert_file", Field(Text, "consul.cert_file")),
     ("checks_use_advertise", Unused),
     ("client_auto_join", Field(Flag, "consul.client_auto_join")),
     ("client_failures_before_critical", Unused),
@@ -267,9 +274,9 @@ pub(super) const CONSUL: Keys = &[
     ("client_service_name", Unused),
     ("grpc_address", Unused),
     ("grpc_ca_file", Unused),
-    ("key_file", Unused),
+    ("key_file", Field(Text, "consul.key_file")),
     ("name", Satisfied),
-    ("namespace", Unused),
+    ("namespace", Field(Text, "consul.namespace")),
     ("server_auto_join", Satisfied),
     ("server_http_check_name", Satisfied),
     ("server_rpc_check_name", Satisfied),
@@ -284,7 +291,7 @@ pub(super) const CONSUL: Keys = &[
     ("task_identity", Unused),
     ("timeout", Unused),
     ("token", Field(Text, "consul.token")),
-    ("verify_ssl", Unused),
+    ("verify_ssl", Field(Flag, "consul.verify_ssl")),
 ];
 
 /// Fields are below `vault.NAME`.

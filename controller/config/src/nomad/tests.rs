@@ -196,10 +196,12 @@ fn settings_of_templates_are_read() {
     let set =
         [template.block_query_wait, template.max_stale, template.retry_backoff, template.retry_backoff_max];
     assert_eq!(set.map(|span| span.unwrap().as_millis()), [300_000, 315_360_000_000, 250, 120_000]);
+    let of_consul = [template.consul_retry_backoff, template.consul_retry_backoff_max];
+    assert_eq!(of_consul.map(|span| span.unwrap().as_millis()), [250, 60_000]);
     let unused = lines(&config.warnings);
     let starts = [
         "a.hcl:3:3: client.template.disable_file_sandbox: ",
-        "a.hcl:8:3: client.template.consul_retry: ",
+        "a.hcl:8:18: client.template.consul_retry.attempts: ",
         "a.hcl:9:17: client.template.nomad_retry.attempts: ",
     ];
     assert_eq!(unused.len(), starts.len(), "{unused:?}");

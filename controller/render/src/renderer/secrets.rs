@@ -79,7 +79,7 @@ impl Renderer {
         }
         let upkeep = vault.close().await?;
         self.watches.keep(task.key, if is_complete { const { &BTreeMap::new() } } else { &used });
-        self.servers.users_changed();
+        self.peers.users_changed();
         if is_complete {
             return Ok(SecretVariables::Read(found));
         }

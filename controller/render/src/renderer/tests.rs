@@ -11,7 +11,11 @@ use herdlet_base::observation::Class;
 use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
 
 use super::*;
-use crate::{secrets::SecretValues, sources::NodeNames, watches::Consumer};
+use crate::{
+    secrets::SecretValues,
+    sources::{ConsulAccess, NodeNames},
+    watches::Consumer,
+};
 
 mod vault;
 
@@ -62,6 +66,7 @@ impl Bench {
             task: "t".to_owned(),
             alloc: "a".to_owned(),
             access: Access::Agent,
+            consul: ConsulAccess::default(),
         };
         let task = TaskTemplates {
             key: (AllocId::from_hash([1; 16]), 0, Consumer::Templates),
@@ -116,6 +121,7 @@ fn sources(variables: &Arc<Variables>) -> Sources {
         variables: Arc::clone(variables),
         catalogue: Arc::new(BuiltIn::default()),
         node: NodeNames::default(),
+        consuls: BTreeMap::new(),
     }
 }
 

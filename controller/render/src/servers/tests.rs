@@ -9,6 +9,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::watches::{Consumer, Wait, Watches};
 
+mod consul;
+
 /// Servers with one variable.
 #[derive(Default)]
 struct Fake {
@@ -125,8 +127,12 @@ impl World {
     }
 
     fn with(following: Following) -> Self {
+        Self::with_peer(Peer::Servers, following)
+    }
+
+    fn with_peer(peer: Peer, following: Following) -> Self {
         let (fake, watches): (Arc<Fake>, Arc<Watches>) = Default::default();
-        let servers = Arc::new(Servers::new(following));
+        let servers = Arc::new(Servers::new(peer, following));
         fake.change(|state| state.index = 10);
         servers.join(Arc::new(Handle(Arc::clone(&fake))));
         let following = tokio::spawn({
@@ -211,7 +217,7 @@ async fn what_one_task_has_read_earlier_is_read_again() {
     world.read(1, "a").await.unwrap();
     // The answer to task 2 is from before and arrives late.
     let late = RegionAnswer { index: 10, answer: Answer::Absent, last_contact: Duration::ZERO };
-    world.servers.note(&data("a"), &Ok(late));
+    world.servers.note(&data("a"), (&Ok(late), &AccessToken::default()));
     assert_eq!(world.due(5).await, tasks([1, 2]));
     world.read(2, "a").await.unwrap();
     world.quiet(600).await;
@@ -325,7 +331,7 @@ async fn more_data_than_queries_takes_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_read_before_the_node_has_joined() {
-    let servers = Servers::new(Following::default());
+    let servers = Servers::new(Peer::Servers, Following::default());
     let token = AccessToken::new("secret");
     let reader = ServerReader { key: task(1), task: "main", token: &token };
     let why = servers.read(&data("a"), reader).await.err().unwrap();

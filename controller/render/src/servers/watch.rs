@@ -28,15 +28,28 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Servers, Shared, lock, mark, request};
+use super::{Latest, Peer, Servers, Shared, lock, mark, request};
+use herdlet_template::Answer;
+
 use crate::{
     data::Data,
     region::{AccessToken, Newer, Region, RegionAnswer, RegionError},
     watches::Watches,
 };
 
-/// Blocking queries at a time: half of what the node may make, so that others get theirs.
+/// Blocking queries of servers at a time: half of what the node may make, so that others get theirs.
 pub(super) const BLOCKING: usize = 64;
+
+/// Blocking queries of a Consul at a time: see [`super::READS_OF_CONSUL`].
+const BLOCKING_OF_CONSUL: usize = 32;
+
+/// Blocking queries of a peer at a time.
+pub(super) const fn blocking(peer: &Peer) -> usize {
+    match peer {
+        Peer::Servers => BLOCKING,
+        Peer::Consul(_) => BLOCKING_OF_CONSUL,
+    }
+}
 
 /// How long servers may block a query: at most their own maximum, and long enough that they are not polled.
 const BLOCK: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
@@ -59,6 +72,9 @@ const DOUBLINGS_MAX: u32 = 20;
 /// The pause after a refusal or an error: a policy or the servers' release may change, which nothing reports.
 const REFUSED: Duration = Duration::from_secs(60);
 
+/// An outage of a Consul that is shorter concerns nobody: it may be a restart.
+const OUTAGE: Duration = Duration::from_secs(30);
+
 /// Settings of the watches.
 #[derive(Debug, Clone)]
 pub struct Following {
@@ -70,6 +86,8 @@ pub struct Following {
     pub retry_longest: Duration,
     /// The leader is asked if a server that answers has had no contact with it for longer than this.
     pub max_stale: Duration,
+    /// The first and the longest pause while Consul is away.
+    pub retry_of_consul: (Duration, Duration),
 }
 
 impl Default for Following {
@@ -80,11 +98,18 @@ impl Default for Following {
             retry_first: Duration::from_secs(1),
             retry_longest: Duration::from_secs(60),
             max_stale: Duration::from_secs(87_600 * 3_600),
+            retry_of_consul: (Duration::from_secs(1), Duration::from_secs(60)),
         }
     }
 }
 
 impl Following {
+    /// The same with the pauses of Consul.
+    pub(crate) fn of_consul(&self) -> Self {
+        let (retry_first, retry_longest) = self.retry_of_consul;
+        Self { retry_first, retry_longest, ..self.clone() }
+    }
+
     /// The pause after this many failures before.
     pub(super) fn retry(&self, failures: u32) -> Duration {
         let (shortest, end) = (*RETRY.start(), *RETRY.end());
@@ -103,6 +128,8 @@ struct Asking {
     /// An answer was older than known, or too stale.
     is_doubtful: bool,
     confirmed_at: Option<Instant>,
+    /// Since when questions fail; none once the users of the data know it.
+    failing_since: Option<Instant>,
 }
 
 impl Servers {
@@ -116,8 +143,14 @@ impl Servers {
                 // Only watches that were aborted end.
                 Some(_) = asking.next(), if !asking.is_empty() => continue,
             }
-            let used: HashSet<Arc<Data>> = watches.matching(Data::is_of_servers).into_iter().collect();
-            lock(&self.shared).retain(|data, _| used.contains(data));
+            let used = {
+                // With the lock: a task that begins to use data meanwhile finds it kept, or adds it again.
+                let mut shared = lock(&self.shared);
+                let used: HashSet<Arc<Data>> =
+                    watches.matching(|data| self.peer.has(data)).into_iter().collect();
+                shared.retain(|data, _| used.contains(data));
+                used
+            };
             running.retain(|data, handle| {
                 let is_used = used.contains(data);
                 if !is_used {
@@ -143,7 +176,8 @@ impl Servers {
     /// With more data than queries, those that block already must give way.
     fn share_queries(&self, watched: usize) {
         let before = self.watched.swap(watched, Ordering::Relaxed);
-        if watched > BLOCKING && before <= BLOCKING {
+        let most = blocking(&self.peer);
+        if watched > most && before <= most {
             lock(&self.shared).values().for_each(|known| known.wake.notify_one());
         }
     }
@@ -170,17 +204,18 @@ impl Servers {
                     continue;
                 }
             };
-            let wait = match answer {
+            let wait = match answer.and_then(|found| self.confirm(&data, found)) {
                 Ok(found) => {
-                    asking.failures = 0;
-                    self.on_answer(watches, &data, (newer, &found), &mut asking);
+                    (asking.failures, asking.failing_since) = (0, None);
+                    let latest = Latest { token, found };
+                    self.on_answer(watches, &data, (newer, &latest), &mut asking);
                     jitter(PACE).saturating_sub(began.elapsed())
                 }
                 Err(RegionError::Denied(_)) => {
                     asking.refused.push(token);
                     Duration::ZERO
                 }
-                Err(error) => self.on_failure(&data, &error, &mut asking),
+                Err(error) => self.on_failure(watches, &data, &error, &mut asking),
             };
             pause(wait, &wake).await;
         }
@@ -194,7 +229,8 @@ impl Servers {
             asking.confirmed_at = Some(Instant::now());
             return Newer::Now;
         }
-        let is_in_turn = self.watched.load(Ordering::Relaxed) > BLOCKING || is_owed || asking.is_doubtful;
+        let is_in_turn =
+            self.watched.load(Ordering::Relaxed) > blocking(&self.peer) || is_owed || asking.is_doubtful;
         let block = self.following.block.clamp(*BLOCK.start(), *BLOCK.end());
         Newer::Than { index, block: if is_in_turn { block.min(BLOCK_IN_TURN) } else { block } }
     }
@@ -217,11 +253,13 @@ impl Servers {
         &self,
         watches: &Watches,
         data: &Data,
-        (newer, found): (Newer, &RegionAnswer),
+        (newer, Latest { token, found }): (Newer, &Latest),
         asking: &mut Asking,
     ) {
-        // An index of 0 would not block.
         let (index, mark) = (found.index.max(1), mark(found));
+        // Tokens see different parts of a list: a change may concern another one than that of the watch.
+        let is_partial =
+            matches!(found.answer, Answer::Json(_)) && self.has_other_tokens(watches, data, token);
         asking.refused.clear();
         let is_stale = newer != Newer::Now && found.last_contact > self.following.max_stale;
         let is_news = self.with(data, |known| {
@@ -233,8 +271,8 @@ impl Servers {
                 }
                 Newer::Than { .. } | Newer::Now => {
                     let is_owed = newer == Newer::Now && std::mem::take(&mut known.is_owed);
-                    let is_news = is_owed || mark != known.mark;
-                    (known.index, known.mark) = (index, mark);
+                    let is_news = is_owed || mark != known.mark || (is_partial && index != known.index);
+                    known.keep(&self.peer, found, token);
                     asking.is_doubtful = is_stale;
                     is_news
                 }
@@ -246,17 +284,47 @@ impl Servers {
     }
 
     /// Returns how long to wait.
-    fn on_failure(&self, data: &Data, error: &RegionError, asking: &mut Asking) -> Duration {
+    fn on_failure(
+        &self,
+        watches: &Watches,
+        data: &Data,
+        error: &RegionError,
+        asking: &mut Asking,
+    ) -> Duration {
         if asking.failures == 0 {
+            asking.failing_since = Some(Instant::now());
             tracing::warn!(query = %data.query, %error, "failed to watch data of templates; retrying");
         }
         let wait = match error {
             RegionError::Away(_) => self.following.retry(asking.failures),
+            // Consul answers so in many states that pass.
+            RegionError::Failed(_) if matches!(self.peer, Peer::Consul(_)) => {
+                self.following.retry(asking.failures)
+            }
             RegionError::Denied(_) | RegionError::TooOld(_) | RegionError::Failed(_) => REFUSED,
         };
         asking.failures = asking.failures.saturating_add(1);
         self.with(data, |known| known.is_failing = true);
+        self.report_outage(watches, data, asking);
         jitter(wait)
+    }
+
+    /// The users of data of a Consul that does not answer for long show its age: they read it again, which fails, and keep
+    /// what they have.
+    fn report_outage(&self, watches: &Watches, data: &Data, asking: &mut Asking) {
+        let is_long = asking.failing_since.is_some_and(|since| since.elapsed() >= OUTAGE);
+        if is_long && matches!(self.peer, Peer::Consul(_)) {
+            asking.failing_since = None;
+            self.with(data, |known| known.is_owed = true);
+            watches.changed(Instant::now(), |used| used == data);
+        }
+    }
+
+    /// Whether tasks use data with other tokens than this one.
+    fn has_other_tokens(&self, watches: &Watches, data: &Data, token: &AccessToken) -> bool {
+        let tokens = lock(&self.tokens);
+        let users = watches.users(|used| used == data);
+        users.iter().filter_map(|user| tokens.get(user)).any(|other| other != token)
     }
 
     /// No user may read the data any more: they learn it once.
@@ -273,7 +341,7 @@ impl Servers {
             std::mem::replace(&mut known.is_failing, true)
         });
         if was_failing == Some(false) {
-            tracing::warn!(query = %data.query, "servers refuse data of templates to all tasks that use it");
+            tracing::warn!(query = %data.query, peer = %self.peer, "data of templates is refused to all tasks that use it");
             watches.changed(Instant::now(), |used| used == data);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! In: values with their leases. Out: the same, for the next render and the next agent.
 
-use std::{collections::BTreeMap, ffi::OsStr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
 use herdlet_base::{
     artifact::destination::Dirs,
@@ -11,7 +11,7 @@ use herdlet_base::{
 };
 use herdlet_vault::{
     error::LeaseFailure,
-    lease::{BootTime, LeaseRecord, Step},
+    lease::{BootTime, LeaseRecord},
     spread::Spread,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -122,15 +122,6 @@ impl KeptValue {
             self.failure = Some("its lease has ended with the last token of the task".to_owned());
         }
         is_lost
-    }
-
-    /// The time until something is due for it; `None` if nothing ever is.
-    pub(super) fn due_in(&self, now: BootTime) -> Option<Duration> {
-        match self.lease.step(now) {
-            Step::Wait { until_ns: u64::MAX } => None,
-            Step::Wait { until_ns } => Some(Duration::from_nanos(until_ns.saturating_sub(now.ns))),
-            Step::Renew | Step::Replace(_) => Some(Duration::ZERO),
-        }
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 mod client;
 mod config;
+mod data;
 mod desired;
 mod entry;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
@@ -31,7 +32,8 @@ mod results;
 mod tokens;
 mod watching;
 
-pub use config::{ConsulConfig, ConsulConfigError};
+pub use config::{ConsulConfig, ConsulConfigError, Verification};
+pub use data::{DataError, DataRequest, DataResponse, path_of};
 pub use desired::ServiceCounts;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use fed::feed as feed_consul;

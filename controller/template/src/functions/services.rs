@@ -1,6 +1,6 @@
 //! Functions on the data of Consul and Vault.
 
-use super::{ANY, arguments, data, data::WhenEmpty, row};
+use super::{ANY, arguments, data, data::WhenEmpty, refused, row};
 use crate::{
     context::Context,
     error::{Fault, Outcome},
@@ -22,14 +22,11 @@ pub(super) static TABLE: &[Function] = &[
     row(Consul, "datacenters", (0, 1), |context, _| {
         list(context, Call { function: "datacenters", values: &[] })
     }),
-    row(Consul, "exportedServices", (0, 1), |context, values| {
-        list(context, Call { function: "exportedServices", values })
-    }),
-    row(Consul, "importedServices", (1, 1), |context, values| {
-        list(context, Call { function: "importedServices", values })
-    }),
+    refused(Consul, "exportedServices", OF_PEERS),
+    refused(Consul, "importedServices", OF_PEERS),
     row(Consul, "key", (1, 1), |context, values| key(context, &values[0], None)),
     row(Consul, "keyExists", (1, 1), key_exists),
+    row(Consul, "keyExistsGet", (1, 1), key_pair),
     row(Consul, "keyOrDefault", (2, 2), |context, values| key(context, &values[0], Some(&values[1]))),
     row(Consul, "ls", (1, 1), |context, values| pairs(context, &values[0], (Depth::Top, WhenEmpty::Renders))),
     row(Consul, "node", (0, ANY), |context, values| object(context, Call { function: "node", values })),
@@ -55,6 +52,8 @@ pub(super) static TABLE: &[Function] = &[
         pairs(context, &values[0], (Depth::All, WhenEmpty::Renders))
     }),
 ];
+
+const OF_PEERS: &str = "herdlet does not read the services of peers from Consul";
 
 struct Call<'v> {
     function: &'static str,
@@ -112,9 +111,28 @@ fn named_list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
 }
 
 fn key_query(value: &Value) -> Outcome<Option<Query>> {
+    let path = path_of(value)?;
+    Ok((!path.is_empty()).then(|| Query::Consul { function: "key", arguments: vec![path] }))
+}
+
+/// The path of a key or a prefix.
+fn path_of(value: &Value) -> Outcome<String> {
     let path = arguments::string(value)?;
-    let path = path.trim().trim_start_matches('/');
-    Ok((!path.is_empty()).then(|| Query::Consul { function: "key", arguments: vec![path.to_owned()] }))
+    let path = path.trim();
+    Ok(path.strip_prefix('/').unwrap_or(path).to_owned())
+}
+
+/// The key with its metadata; if it does not exist, an object that has nothing but that.
+fn key_pair(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
+    let path = path_of(&values[0])?;
+    if !path.is_empty() {
+        let query = Query::Consul { function: "keyExistsGet", arguments: vec![path.clone()] };
+        if let Some(found) = answered(context, &query)? {
+            return Ok(found);
+        }
+    }
+    let none = serde_json::json!({ "Path": path, "Key": path, "Value": "", "Exists": false });
+    json::value(context, &none, Numbers::Ints)
 }
 
 /// The value of a key. Without a default, a template waits until the key exists.
@@ -150,7 +168,7 @@ fn pairs(
     prefix: &Value,
     (depth, when_empty): (Depth, WhenEmpty),
 ) -> Outcome<Value> {
-    let prefix = arguments::string(prefix)?.trim().trim_matches('/').to_owned();
+    let prefix = path_of(prefix)?;
     if prefix.is_empty() {
         return context.list(Vec::new(), Element::Struct);
     }

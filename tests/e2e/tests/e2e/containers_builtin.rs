@@ -3,11 +3,8 @@
 //! The image is made of a static busybox and a few files, and comes as an archive over HTTP on loopback, which tasks load.
 
 mod image;
-<<<<<<< HEAD
 mod networks;
-=======
 mod store;
->>>>>>> images
 
 use std::fs;
 

@@ -20,13 +20,14 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
-const TESTED: [&str; 27] = [
+const TESTED: [&str; 28] = [
     "artifact",
     "bridge",
     "bridge-docker",
     "canary",
     "check-restart",
     "cni",
+    "consul-template",
     "dispatch",
     "docker-web",
     "exec",
@@ -243,6 +244,22 @@ fn web_consul_is_registered_and_checked_by_consul() {
     });
     agent.cli(&["delete", "web-consul", "--wait"]).success();
     assert!(consul.ids("web-consul").is_empty());
+    agent.finish();
+}
+
+#[test]
+fn consul_template_follows_its_key() {
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let setup = Setup::default().config("template: {wait: {min: 0s, max: 0s}}\n");
+    let mut agent = Agent::start_with(setup.env("CONSUL_HTTP_ADDR", consul.address()));
+    consul.put("/v1/kv/app/greeting", "hello");
+    consul.put("/v1/agent/service/register", r#"{"Name": "api", "Port": 8001, "Address": "10.0.0.9"}"#);
+    agent.apply_and_wait(&fs::read_to_string(example("consul-template")).unwrap());
+    let file = ["fs", "cat", "consul-template.app[0]/server", "local/app.conf"];
+    let first = "greeting = hello\ncolor = blue\napi = 10.0.0.9:8001";
+    agent.until_printed(&file, |output| output.trim() == first);
+    consul.put("/v1/kv/app/greeting", "goodbye");
+    agent.until_printed(&["logs", "consul-template.app[0]/server"], |output| output.contains("goodbye"));
     agent.finish();
 }
 

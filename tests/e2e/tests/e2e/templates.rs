@@ -1,6 +1,7 @@
 //! Templates of tasks on a real agent: first renders, changes and what they cause, crashes, replicas, and the files.
 
 mod changes;
+mod consul;
 pub(crate) mod crashes;
 mod files;
 mod forms;

@@ -208,9 +208,8 @@ fn language(context: &GroupContext<'_>, template: &Template, trail: &Trail<'_>, 
 fn refusal(function: &Function, template: &language::Template) -> Option<String> {
     let name = function.name;
     match function.support() {
-        Support::NeedsConsul => Some(format!("`{name}` needs Consul; herdlet has no source for it yet")),
         Support::Refused(why) => Some(format!("`{name}` is not available: {why}")),
-        Support::Works | Support::NeedsVault => template
+        Support::Works | Support::NeedsConsul | Support::NeedsVault => template
             .denies(function)
             .then(|| format!("`{name}` is disabled by `template.function_denylist` of the agent")),
     }

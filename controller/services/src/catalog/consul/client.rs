@@ -32,10 +32,10 @@ use crate::catalog::CatalogFailure;
 /// A client of one Consul agent.
 #[derive(Debug)]
 pub(super) struct HttpApi {
-    client: Client,
+    pub(super) client: Client,
     base: String,
     /// The address in messages.
-    address: String,
+    pub(super) address: String,
     permits: Permits<RequestKind>,
     failures: [AtomicU64; RequestKind::ALL.len()],
     silence: Mutex<Option<Silence>>,
@@ -134,7 +134,12 @@ struct Call<'a> {
 impl HttpApi {
     pub(super) fn new(config: &ConsulConfig) -> Result<Self, reqwest::Error> {
         let (builder, base, address) = match &config.address {
-            Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone(), url.clone()),
+            Address::Http(url) => {
+                let tls = config.tls(url);
+                let builder = http_client::builder(tls);
+                let builder = if tls == Tls::None { builder } else { config.credentials.give(builder)? };
+                (builder, url.clone(), url.clone())
+            }
             Address::Unix(path) => {
                 let builder = http_client::builder(Tls::None).unix_socket(path.as_path());
                 (builder, "http://localhost".to_owned(), format!("unix://{}", path.display()))
@@ -170,14 +175,14 @@ impl HttpApi {
     }
 
     /// Ends an outage. Each outage is logged once, however many requests fail.
-    fn mark_reachable(&self) {
+    pub(super) fn mark_reachable(&self) {
         self.answered_at.store(wall_now().0, Ordering::Relaxed);
         if self.silence().take().is_some() {
             tracing::info!(address = self.address, "Consul answers again");
         }
     }
 
-    fn unanswered(&self, why: &str) {
+    pub(super) fn unanswered(&self, why: &str) {
         let mut silence = self.silence();
         if silence.is_none() {
             let answered_at = self.answered_at.load(Ordering::Relaxed);
@@ -318,7 +323,7 @@ impl HttpApi {
         }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 }
@@ -379,7 +384,7 @@ fn unanswered(why: String) -> RequestError {
     RequestError { status: None, body: String::new(), failure: retry(why) }
 }
 
-async fn body_text(response: reqwest::Response) -> String {
+pub(super) async fn body_text(response: reqwest::Response) -> String {
     let mut bytes = Vec::new();
     http_client::read_start(response, &mut bytes, 4 * SAID_CHARS_MAX).await;
     String::from_utf8_lossy(&bytes).trim().chars().take(SAID_CHARS_MAX).collect()

@@ -3,8 +3,9 @@
 //! In: the agent's config and environment variables. Out: an address, a token, and the directory of service tokens.
 //! Tokens are never shown.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, sync::Arc};
 
+use herdlet_base::http_client::{Credentials, Tls};
 use reqwest::header::HeaderValue;
 use zeroize::Zeroizing;
 
@@ -19,6 +20,20 @@ pub struct ConsulConfig {
     pub(super) service_tokens_dir: Option<PathBuf>,
     /// Whether the address is configured.
     pub(super) is_named: bool,
+    /// The authorities of its certificate, and the agent's own certificate for it.
+    pub(super) credentials: Arc<Credentials>,
+    pub(super) verification: Verification,
+    /// The namespace of reads for templates; empty for that of the token.
+    pub(super) namespace: String,
+}
+
+/// How certificates of Consul are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verification {
+    #[default]
+    Required,
+    /// Any certificate is accepted.
+    Skipped,
 }
 
 /// The address of the Consul agent.
@@ -72,13 +87,46 @@ impl ConsulConfig {
             return Err(ConsulConfigError::Token(source));
         }
         let (token, token_source) = token.map(|(token, source)| (Zeroizing::new(token), source)).unzip();
-        Ok(Self { address, token, token_source, service_tokens_dir: None, is_named })
+        Ok(Self {
+            address,
+            token,
+            token_source,
+            service_tokens_dir: None,
+            is_named,
+            credentials: Arc::default(),
+            verification: Verification::Required,
+            namespace: String::new(),
+        })
     }
 
     /// Sets the directory of service tokens.
     #[must_use]
     pub fn with_service_tokens(self, dir: Option<PathBuf>) -> Self {
         Self { service_tokens_dir: dir, ..self }
+    }
+
+    /// Sets the authorities of Consul's certificate, the agent's own one, and whether it is verified.
+    #[must_use]
+    pub fn with_credentials(self, credentials: Credentials, verification: Verification) -> Self {
+        Self { credentials: Arc::new(credentials), verification, ..self }
+    }
+
+    /// Sets the namespace of reads for templates.
+    #[must_use]
+    pub fn with_namespace(self, namespace: String) -> Self {
+        Self { namespace, ..self }
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The TLS of this address.
+    pub(super) fn tls(&self, url: &str) -> Tls {
+        match (Tls::of(url), self.verification) {
+            (Tls::Verified, Verification::Skipped) => Tls::Unverified,
+            (tls, Verification::Required | Verification::Skipped) => tls,
+        }
     }
 
     /// Whether the address is configured.

@@ -9,8 +9,8 @@ use super::{CatalogFailure, ConsulConfig, ConsulError, client::HttpApi, tokens::
 /// Reads from a Consul agent with the agent's own token.
 #[derive(Debug)]
 pub struct ConsulReader {
-    api: HttpApi,
-    tokens: Tokens,
+    pub(super) api: HttpApi,
+    pub(super) tokens: Tokens,
 }
 
 impl ConsulReader {
