@@ -226,11 +226,8 @@ fn system(what: &'static str) -> impl Fn(Errno) -> SandboxError {
 fn limit(resource: Resource, max: u64) -> Result<(), Errno> {
     let known = rustix::process::getrlimit(resource);
     let max = known.maximum.map_or(max, |known| known.min(max));
-    let current = match resource {
-        // At the hard limit the kernel sends SIGKILL, as it does without memory; at the soft one SIGXCPU.
-        Resource::Cpu => max.saturating_sub(1).max(1),
-        _ => max,
-    };
+    // At the hard limit of time the kernel sends SIGKILL, as it does without memory; at the soft one SIGXCPU.
+    let current = if resource == Resource::Cpu { max.saturating_sub(1).max(1) } else { max };
     rustix::process::setrlimit(resource, Rlimit { current: Some(current), maximum: Some(max) })
 }
 

@@ -147,7 +147,7 @@ async fn what_was_fetched_of_an_image_that_does_not_fit_is_removed() {
     let Some((_env, store)) = full_disk("1m") else { return };
     let (shared, fits) = (upper(), (TarText::new().file("fits", &noise(1000)), Packing::Gzip));
     let large = (TarText::new().file("zeros", &vec![0; 4 << 20]), Packing::Gzip);
-    let small = MadeImage::new("small", &[shared.clone()]);
+    let small = MadeImage::new("small", std::slice::from_ref(&shared));
     let image = MadeImage::new("app", &[shared, fits, large]);
     let registry = serve(&[("team/app:1", &image), ("team/small:1", &small)]).await;
     pull(&store, &registry, "team/small:1").await.unwrap();

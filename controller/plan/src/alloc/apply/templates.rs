@@ -56,8 +56,8 @@ impl Writer<'_> {
                 self.state.facts.set(part, Arc::new(Facts { renew_at, ..Facts::clone(facts) }));
             }
             // What the operation has read may be older than the change. Its outcome counts nevertheless: data that
-            // changes all the time would otherwise never be rendered.
-            PartState::Busy { .. } => self.state.parts.note_source_change(part),
+            // changes all the time would otherwise never be rendered. An inspection that follows reads no data either.
+            PartState::Busy { .. } | PartState::Suspect(_) => self.state.parts.note_source_change(part),
             PartState::Pending { .. } => self.state.parts.set_part(part, PartState::Unknown),
             PartState::Failed { .. } => self.state.parts.retry_now(part),
             PartState::Unknown | PartState::Absent => {}
