@@ -54,13 +54,13 @@ async fn missing_requirement_fails_the_allocation() {
     let volumes = json!({ "Volumes": { "data": { "Name": "data", "Type": "host", "Source": "disk" } } });
     let templates = |mut job: Value| {
         job["TaskGroups"][0]["Tasks"][0]["Templates"] =
-            json!([{ "DestPath": "local/x", "EmbeddedTmpl": "{{ key \"x\" }}" }]);
+            json!([{ "DestPath": "local/x", "EmbeddedTmpl": "{{ exportedServices }}" }]);
         job
     };
     let plain = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
     for (job, says) in [
         (job("web", "service", json!({ "run_for": FOR_EVER }), volumes), "missing disk"),
-        (templates(plain), "of the text: `key` needs Consul"),
+        (templates(plain), "`exportedServices` is not available"),
     ] {
         let id = world.place(&node, &job);
         world.reaches(&id, ClientStatus::Failed).await;

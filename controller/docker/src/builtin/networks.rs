@@ -65,7 +65,7 @@ impl BuiltinState {
         })
     }
 
-    /// That of a container of the same allocation; any other may be somebody else's.
+    /// That of a container of the same allocation; any other may be a stranger's.
     fn plan_joined(&self, alloc: AllocId, name: &str) -> DriverResult<NetworkPlan> {
         let failed = |error| DriverError::retry(format!("list the containers: {error}"));
         // As on other engines, also by the name that it has on a node of a cluster.

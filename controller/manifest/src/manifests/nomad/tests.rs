@@ -201,7 +201,7 @@ EOH
       template {
         data        = <<-EOH
           {{ env "A" }}
-            {{ key "x" }}
+            {{ exportedServices }}
           EOH
         destination = "local/b"
       }
@@ -225,7 +225,9 @@ EOH
     let no_function = "function \"unknown\" not defined";
     let expected = [
         format!("a.hcl:13:6: {in_a}: function \"nomadvar\" not defined; did you mean nomadVar?"),
-        format!("a.hcl:20:16: {in_b}: `key` needs Consul; herdlet has no source for it yet"),
+        format!(
+            "a.hcl:20:16: {in_b}: `exportedServices` is not available: herdlet does not read the services of peers from Consul"
+        ),
         format!(
             "a.hcl:25:23: {in_c}: line 3, column 4 of the text: unexpected \"end\" in the text outside of blocks"
         ),

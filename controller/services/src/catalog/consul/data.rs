@@ -63,6 +63,9 @@ pub enum DataError {
     Failed(String),
 }
 
+/// Requests that Consul's agent answers by itself.
+const OF_AGENT: &str = "/v1/agent/";
+
 /// Where a token comes from; reads on after a description of a request.
 struct TokenSource<'r>(&'r ConsulReader, &'r str);
 
@@ -94,7 +97,9 @@ impl ConsulReader {
                 body: self.body(response).await?,
                 index: index(&headers),
                 last_contact: last_contact(&headers),
-                has_leader: headers.get("x-consul-knownleader").is_none_or(|known| known == "true"),
+                // Consul's agent answers some requests from its own cache, and then names no leader.
+                has_leader: path.starts_with(OF_AGENT)
+                    || headers.get("x-consul-knownleader").is_none_or(|known| known == "true"),
             });
         }
         let text = body_text(response).await;
