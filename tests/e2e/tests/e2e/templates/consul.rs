@@ -8,8 +8,11 @@ use herdlet_e2e::{
     wait,
 };
 
-use super::{QUICK, path_of, recorded, recorder, template, until_explained, until_file, until_recorded};
+use super::{path_of, recorded, recorder, template, until_explained, until_file, until_recorded};
 use crate::{common::job, secrets::planted::look_everywhere};
+
+/// Changes are read at once, and outages are short.
+const QUICK: &str = "template: {wait: {min: 0s, max: 0s}, consul_retry: {backoff: 100ms, max_backoff: 1s}}\n";
 
 fn agent_of(address: impl Into<String>) -> Agent {
     Agent::start_with(Setup::default().config(QUICK).env("CONSUL_HTTP_ADDR", address))
