@@ -24,7 +24,7 @@ pub(super) fn read(query: &ConsulQuery, body: &[u8]) -> Result<Answer, String> {
             if query.kind == Kind::Key {
                 return Ok(Answer::Text(decoded(own)?.into()));
             }
-            pair(own, &query.name)?
+            pair(own, "")?
         }
         Kind::Tree => {
             let pairs = objects(&value, "Key")?.iter().map(|one| pair(one, &query.name));
@@ -253,7 +253,8 @@ mod tests {
         assert_eq!((&found[0]["Flags"], &found[0]["ModifyIndex"]), (&json!(7), &json!(9)));
         assert_eq!((&found[1]["Key"], &found[1]["Value"]), (&json!("d/"), &json!("")));
         let one = json!([body[0]]);
-        assert_eq!(answer("keyExistsGet", "conf/a/b", &one)["Value"], "1");
+        let found = answer("keyExistsGet", "conf/a/b", &one);
+        assert_eq!((&found["Key"], &found["Value"]), (&json!("conf/a/b"), &json!("1")));
     }
 
     #[test]
