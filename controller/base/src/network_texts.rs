@@ -51,7 +51,7 @@ pub fn hosts(connection: Connection<'_>) -> Option<String> {
     }
 }
 
-/// What the machine says about a network with this connection.
+/// The name servers and search domains that the machine provides for a network with this connection.
 fn of_machine(connection: Connection<'_>, read: impl Fn(&str) -> Option<String>) -> String {
     match connection {
         Connection::Machine => lines_of(&read(RESOLV_CONF[0]).unwrap_or_default(), |_| true),

@@ -1,7 +1,7 @@
 //! The bridge of an instance, opened by the first network that needs it, with sockets that hold the ports which lead to its networks.
 //!
-//! In: settings of which some follow from the machine. Out: [`Networks`]; ports that no other program gets. An instance without such
-//! networks changes nothing of the machine's network.
+//! In: settings; the defaults of some are derived from the machine. Out: [`Networks`], and ports that no other program can bind. An
+//! instance without such networks does not change the machine's network.
 
 use std::{
     path::PathBuf,

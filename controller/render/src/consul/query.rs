@@ -83,7 +83,7 @@ const SCOPES: [&str; 4] = ["ns", "partition", "peer", "sameness-group"];
 const STATES: [&str; 4] = ["passing", "warning", "critical", "maintenance"];
 
 impl ConsulQuery {
-    /// Reads `[TAG.]NAME[?SCOPES][@DATACENTER][~NEAR][|STATES]`, of which each function has a part.
+    /// Parses `[TAG.]NAME[?SCOPES][@DATACENTER][~NEAR][|STATES]`. Each function accepts a subset of these parts.
     pub(super) fn parse(function: &str, arguments: &[String]) -> Result<Self, String> {
         let kind =
             Kind::by_function(function).ok_or_else(|| format!("{function} is not read from Consul"))?;
