@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use bollard::{Docker, models::ContainerStatsResponse, query_parameters::StatsOptionsBuilder};
+use bollard::{
+    Docker,
+    models::ContainerStatsResponse,
+    query_parameters::{InspectContainerOptions, StatsOptionsBuilder},
+};
 use futures_util::{
     StreamExt as _,
     stream::{self, BoxStream},
@@ -17,7 +21,7 @@ use herdlet_base::clock::wall_now;
 use herdlet_driver::{CpuUsage, DriverResult, MemoryUsage, Usage};
 use tokio::time::Instant;
 
-use crate::failure;
+use crate::failure::{self, Meaning};
 
 /// The engine's samples come a little less regularly than once per second.
 const SLACK: Duration = Duration::from_millis(250);
@@ -42,35 +46,51 @@ pub(crate) fn follow(
 ) -> BoxStream<'static, DriverResult<Usage>> {
     let options = StatsOptionsBuilder::new().stream(true).build();
     let samples = client.stats(container, Some(options)).boxed();
-    let due = Instant::now();
-    stream::unfold((samples, due, last), move |(mut samples, mut due, last)| async move {
-        loop {
-            let sample = match samples.next().await? {
-                Ok(sample) => sample,
-                Err(error) => {
-                    return Some((Err(failure::retry("read statistics", &error)), (samples, due, last)));
+    let named = (client.clone(), container.to_owned());
+    stream::unfold(
+        (samples, Instant::now(), last, named),
+        move |(mut samples, mut due, last, named)| async move {
+            loop {
+                let sample = match samples.next().await? {
+                    Ok(sample) => sample,
+                    Err(error) => {
+                        let error = failure::retry("read statistics", &error);
+                        return Some((Err(error), (samples, due, last, named)));
+                    }
+                };
+                if is_empty(&sample) {
+                    if has_ended(&named.0, &named.1).await {
+                        return None;
+                    }
+                    continue;
                 }
-            };
-            // The engine sends zeros for a container that has ended.
-            if has_ended(&sample) {
-                return None;
+                if Instant::now() + SLACK < due {
+                    continue;
+                }
+                let times = times(&sample);
+                let before = last.lock().unwrap_or_else(PoisonError::into_inner).replace(times);
+                // The very first sample has no share.
+                let Some(before) = before else { continue };
+                due = Instant::now() + interval;
+                return Some((Ok(usage(&sample, times, before)), (samples, due, last, named)));
             }
-            if Instant::now() + SLACK < due {
-                continue;
-            }
-            let times = times(&sample);
-            let before = last.lock().unwrap_or_else(PoisonError::into_inner).replace(times);
-            // The very first sample has no share.
-            let Some(before) = before else { continue };
-            due = Instant::now() + interval;
-            return Some((Ok(usage(&sample, times, before)), (samples, due, last)));
-        }
-    })
+        },
+    )
     .boxed()
 }
 
-/// Without a memory controller only the processor's time is known.
-fn has_ended(sample: &ContainerStatsResponse) -> bool {
+/// Reports whether the container no longer runs.
+///
+/// An engine sends zeros for a container that has ended, and also for one whose figures it could not read this time.
+async fn has_ended(client: &Docker, container: &str) -> bool {
+    match client.inspect_container(container, None::<InspectContainerOptions>).await {
+        Ok(inspected) => inspected.state.and_then(|state| state.running) == Some(false),
+        Err(error) => failure::meaning(&error) == Meaning::Missing,
+    }
+}
+
+/// Reports whether a sample has no figures. Without a memory controller only the processor's time is known.
+fn is_empty(sample: &ContainerStatsResponse) -> bool {
     let memory = sample.memory_stats.as_ref().and_then(|memory| memory.usage).unwrap_or(0);
     let time = sample.cpu_stats.as_ref().and_then(|cpu| cpu.cpu_usage.as_ref()?.total_usage).unwrap_or(0);
     memory == 0 && time == 0
@@ -128,7 +148,7 @@ mod tests {
     /// A machine without a memory controller had no figures at all.
     #[test]
     fn samples_of_a_container_that_has_ended_are_zero() {
-        let of = |text: &str| has_ended(&serde_json::from_str(text).unwrap());
+        let of = |text: &str| is_empty(&serde_json::from_str(text).unwrap());
         assert!(
             of("{\"memory_stats\": {}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 0}}}") && of("{}")
         );
