@@ -6,7 +6,7 @@
 mod live;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -151,12 +151,12 @@ fn print(form: Output, output: &[u8], render: &Render) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let names = |queries: &BTreeSet<Query>| queries.iter().map(Query::to_string).collect::<Vec<_>>();
     let (field, text) = match std::str::from_utf8(output) {
         Ok(text) => ("output", text.to_owned()),
         Err(_) => ("output_base64", BASE64_STANDARD.encode(output)),
     };
-    let (queries, missing) = (names(&render.used), names(&render.missing));
+    let queries: Vec<_> = render.used.iter().map(Query::to_string).collect();
+    let missing: Vec<_> = render.missing.iter().map(Query::to_string).collect();
     form.document(&json!({ field: text, "queries": queries, "missing": missing }))
 }
 

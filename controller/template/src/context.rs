@@ -5,6 +5,8 @@ use std::{
     rc::Rc,
 };
 
+use indexmap::{IndexMap, map::Entry};
+
 use crate::{
     error::{Fault, Outcome},
     limits::Limits,
@@ -32,12 +34,16 @@ pub(crate) struct Context<'r> {
     maps: Vec<Rc<Map>>,
     /// The values of `scratch`.
     scratch: Option<Rc<Map>>,
-    /// Each answer is the same during the whole render.
-    answers: BTreeMap<Query, Answer>,
-    missing: BTreeSet<Query>,
+    /// In the order of the queries. Each answer is the same during the whole render.
+    answers: IndexMap<Query, Answer>,
+    missing: BTreeSet<Asked>,
     /// Compiled regular expressions by their text.
     regexes: BTreeMap<String, Expression>,
 }
+
+/// A query that was made in this render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asked(usize);
 
 /// Approximate size of a value in memory.
 pub(crate) const VALUE_BYTES: usize = 32;
@@ -54,18 +60,18 @@ impl<'r> Context<'r> {
             value_bytes: 0,
             maps: Vec::new(),
             scratch: None,
-            answers: BTreeMap::new(),
+            answers: IndexMap::new(),
             missing: BTreeSet::new(),
             regexes: BTreeMap::new(),
         }
     }
 
     /// Ends the render: returns the queries that were made, and those without an answer.
-    pub(crate) fn finish(mut self) -> (BTreeSet<Query>, BTreeSet<Query>) {
+    pub(crate) fn finish(self) -> (Vec<Query>, BTreeSet<Query>) {
         // Every map is still held by the list while others are emptied, so that dropping a value does not recurse.
         self.maps.iter().for_each(|map| map.clear());
-        let used = std::mem::take(&mut self.answers).into_keys().collect();
-        (used, std::mem::take(&mut self.missing))
+        let missing = self.missing.iter().filter_map(|asked| self.query(*asked).cloned()).collect();
+        (self.answers.into_keys().collect(), missing)
     }
 
     pub(crate) fn limits(&self) -> &'r Limits {
@@ -159,26 +165,28 @@ impl<'r> Context<'r> {
         Ok(map)
     }
 
-    /// Returns the answer to a query; [`Answer::Pending`] also marks it as missing.
+    /// Makes a query, and returns its answer; [`Answer::Pending`] also marks it as missing.
     ///
     /// # Errors
     /// When the source cannot answer it.
-    pub(crate) fn ask(&mut self, query: &Query) -> Outcome<Answer> {
-        let answer = match self.answers.get(query) {
-            Some(answer) => answer.clone(),
-            None => {
-                // Kept twice: as used, and as missing.
-                self.charge(2 * query.size())?;
-                let answer = self.source.answer(query);
-                self.answers.insert(query.clone(), answer.clone());
-                answer
+    pub(crate) fn ask(&mut self, query: Query) -> Outcome<(Asked, Answer)> {
+        // It may be kept twice: as used, and as missing.
+        let size = 2 * query.size();
+        let entry = self.answers.entry(query);
+        let asked = Asked(entry.index());
+        let (answer, size) = match entry {
+            Entry::Occupied(known) => (known.get().clone(), 0),
+            Entry::Vacant(entry) => {
+                let answer = self.source.answer(entry.key());
+                (entry.insert(answer).clone(), size)
             }
         };
+        self.charge(size)?;
         match answer {
             Answer::Failed(why) => Err(Fault::refused(why)),
             Answer::Pending => {
-                self.missing.insert(query.clone());
-                Ok(Answer::Pending)
+                self.missing.insert(asked);
+                Ok((asked, Answer::Pending))
             }
             Answer::Absent
             | Answer::Text(_)
@@ -187,13 +195,23 @@ impl<'r> Context<'r> {
             | Answer::Variables(_)
             | Answer::Services(_)
             | Answer::ServiceNames(_)
-            | Answer::Json(_) => Ok(answer),
+            | Answer::Json(_) => Ok((asked, answer)),
         }
     }
 
     /// Marks a query as missing although it has an answer: the template wants to wait for more.
-    pub(crate) fn miss(&mut self, query: Query) {
-        self.missing.insert(query);
+    pub(crate) fn miss(&mut self, asked: Asked) {
+        self.missing.insert(asked);
+    }
+
+    /// An answer that does not fit its query.
+    pub(crate) fn unfitting(&self, asked: Asked) -> Fault {
+        let query = self.query(asked).map(Query::to_string).unwrap_or_default();
+        Fault::new(format!("the source has answered {query} with data of another kind"))
+    }
+
+    fn query(&self, Asked(index): Asked) -> Option<&Query> {
+        self.answers.get_index(index).map(|(query, _)| query)
     }
 
     pub(crate) fn regex(&self, expression: &str) -> Option<Expression> {

@@ -36,7 +36,7 @@ pub fn feed(data: &[u8]) {
     };
     let dot = serde_json::from_slice(dot).unwrap_or_default();
     let render = template.render_with(&source(), &dot);
-    assert!(render.missing.is_subset(&render.used));
+    assert!(render.missing.iter().all(|query| render.used.contains(query)));
     if let Ok(output) = &render.result {
         assert!(output.len() <= LIMITS.output_bytes);
     }

@@ -162,7 +162,7 @@ pub(crate) struct Style {
 
 /// Writes a value.
 pub(crate) fn write(context: &mut Context<'_>, value: &Value, style: Style) -> Outcome<Value> {
-    let mut writer = Writer { out: Output::new(context.limits()), style };
+    let mut writer = Writer { out: Output::with_capacity(context.limits(), 64), style };
     writer.value(value, 0)?;
     let bytes = writer.out.bytes;
     context.text(bytes)
@@ -265,14 +265,18 @@ impl Writer<'_> {
     }
 
     fn escaped(&mut self, text: &str) -> Outcome<()> {
-        let mut start = 0;
-        for (at, char) in text.char_indices() {
-            let Some(escape) = self.escape(char) else { continue };
-            self.out.push(&text.as_bytes()[start..at])?;
-            self.out.push(escape.as_bytes())?;
-            start = at + char.len_utf8();
+        let mut rest = text;
+        while let Some(at) = rest.bytes().position(may_be_escaped) {
+            let (plain, after) = rest.split_at(at);
+            self.out.push(plain.as_bytes())?;
+            let Some(char) = after.chars().next() else { break };
+            rest = &after[char.len_utf8()..];
+            match self.escape(char) {
+                Some(escape) => self.out.push(escape.as_bytes())?,
+                None => self.out.push(&after.as_bytes()[..char.len_utf8()])?,
+            }
         }
-        self.out.push(&text.as_bytes()[start..])
+        self.out.push(rest.as_bytes())
     }
 
     /// What is written instead of a character.
@@ -291,4 +295,9 @@ impl Writer<'_> {
         };
         Some(short.into())
     }
+}
+
+/// Reports whether a character that begins with this byte may be escaped.
+fn may_be_escaped(byte: u8) -> bool {
+    byte < b' ' || byte >= 0x80 || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
 }

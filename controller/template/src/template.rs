@@ -24,8 +24,8 @@ pub struct Template {
 pub struct Render {
     /// The output. With missing queries it is incomplete, and an error may only be their consequence.
     pub result: Result<Vec<u8>, Error>,
-    /// All queries.
-    pub used: BTreeSet<Query>,
+    /// All queries, each once, in the order in which the template made them.
+    pub used: Vec<Query>,
     /// Queries that the source could not answer yet. When it can, further ones may follow.
     pub missing: BTreeSet<Query>,
 }

@@ -2,18 +2,27 @@
 //!
 //! As in Go, a string may contain any bytes, so that a template can write a decoded key store.
 
-use std::{borrow::Cow, fmt, ops::Deref, sync::Arc};
+use std::{borrow::Cow, cmp::Ordering, fmt, hash, ops::Deref, sync::Arc};
+
+/// Longest text that is kept without memory of its own. A [`Text`] is then as large as a shared one would be with its tag.
+const SHORT_MAX: usize = 22;
 
 /// A shared string.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Arc<[u8]>);
+#[derive(Clone)]
+pub struct Text(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    Short { length: u8, bytes: [u8; SHORT_MAX] },
+    Shared(Arc<[u8]>),
+}
 
 impl Text {
     /// Returns the text for functions that work on characters. Each invalid byte becomes one replacement character.
     pub fn lossy(&self) -> Cow<'_, str> {
-        match std::str::from_utf8(&self.0) {
+        match std::str::from_utf8(self) {
             Ok(text) => Cow::Borrowed(text),
-            Err(_) => Cow::Owned(lossy(&self.0)),
+            Err(_) => Cow::Owned(lossy(self)),
         }
     }
 }
@@ -31,38 +40,94 @@ fn lossy(bytes: &[u8]) -> String {
 impl Deref for Text {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Bytes::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Bytes::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Text {}
+
+impl PartialOrd for Text {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Text {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl hash::Hash for Text {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
     }
 }
 
 /// Texts may be secrets.
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Text({} bytes)", self.0.len())
+        write!(f, "Text({} bytes)", self.len())
+    }
+}
+
+impl From<&[u8]> for Text {
+    #[inline]
+    fn from(text: &[u8]) -> Self {
+        match u8::try_from(text.len()) {
+            Ok(length) if text.len() <= SHORT_MAX => {
+                let mut bytes = [0; SHORT_MAX];
+                bytes[..text.len()].copy_from_slice(text);
+                Self(Bytes::Short { length, bytes })
+            }
+            _ => Self(Bytes::Shared(text.into())),
+        }
     }
 }
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(text.as_bytes().into())
+        text.as_bytes().into()
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        Self(text.into_bytes().into())
-    }
-}
-
-impl From<&[u8]> for Text {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
+        text.as_str().into()
     }
 }
 
 impl From<Vec<u8>> for Text {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+    fn from(text: Vec<u8>) -> Self {
+        text.as_slice().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_texts_are_the_same_kind() {
+        assert_eq!(size_of::<Text>(), 24);
+        for length in [0, 1, SHORT_MAX - 1, SHORT_MAX, SHORT_MAX + 1, 300] {
+            let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            let text = Text::from(bytes.clone());
+            assert_eq!((&*text, &text), (bytes.as_slice(), &Text::from(bytes.as_slice())));
+            let mut more = bytes;
+            more.push(0);
+            assert!(text < Text::from(more));
+        }
     }
 }

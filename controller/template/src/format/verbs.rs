@@ -14,7 +14,8 @@ const WIDTH_MAX: usize = 1_000_000;
 
 /// Formats values. Wrong verbs and numbers of values show in the result, as in Go.
 pub(crate) fn sprintf(limits: &Limits, format: &[u8], values: &[Value]) -> Outcome<Vec<u8>> {
-    let mut printer = Printer { out: Output::new(limits), values, next: 0, reordered: false };
+    let mut printer =
+        Printer { out: Output::with_capacity(limits, format.len() + 16), values, next: 0, reordered: false };
     let mut rest = format;
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
         printer.out.push(&rest[..at])?;

@@ -13,16 +13,16 @@ use crate::{
     value::Value,
 };
 
-use super::{data::unfitting, strings};
+use super::strings;
 
 /// Evaluates an expression. No answer yet is an empty text.
 pub(super) fn evaluate(context: &mut Context<'_>, expression: &str) -> Outcome<String> {
     let stages = stages(expression)?;
-    let answer = context.ask(&Query::Addresses)?;
+    let (asked, answer) = context.ask(Query::Addresses)?;
     if answer.is_nothing() {
         return Ok(String::new());
     }
-    let Answer::Addresses(addresses) = answer else { return Err(unfitting(&Query::Addresses)) };
+    let Answer::Addresses(addresses) = answer else { return Err(context.unfitting(asked)) };
     let mut found = Found::Addresses(addresses.to_vec());
     for (index, stage) in stages.iter().enumerate() {
         let words: Vec<&str> = stage.iter().map(String::as_str).collect();

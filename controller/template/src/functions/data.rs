@@ -30,11 +30,6 @@ pub(super) enum WhenEmpty {
     Waits,
 }
 
-/// An answer that does not fit its query.
-pub(super) fn unfitting(query: &Query) -> Fault {
-    Fault::new(format!("the source has answered {query} with data of another kind"))
-}
-
 fn is_word(text: &str, also: &[char]) -> bool {
     !text.is_empty()
         && text.chars().all(|char| char.is_ascii_alphanumeric() || char == '_' || also.contains(&char))
@@ -70,7 +65,7 @@ fn variable_query(value: &Value) -> Outcome<Option<Query>> {
 fn variable(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let mut entries = BTreeMap::new();
     let Some(query) = variable_query(&values[0])? else { return context.map(entries, Element::Item) };
-    let answer = context.ask(&query)?;
+    let (asked, answer) = context.ask(query)?;
     if let Answer::Variable(variable) = answer {
         for (key, value) in &variable.items {
             context.charge(key.len() + 2 * value.len())?;
@@ -80,16 +75,16 @@ fn variable(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         return context.keep(Map::of_variable(entries, variable));
     }
     if !answer.is_nothing() {
-        return Err(unfitting(&query));
+        return Err(context.unfitting(asked));
     }
     // The template waits until the variable exists.
-    context.miss(query);
+    context.miss(asked);
     context.map(entries, Element::Item)
 }
 
 fn variable_exists(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let Some(query) = variable_query(&values[0])? else { return Ok(Value::Bool(false)) };
-    Ok(Value::Bool(matches!(context.ask(&query)?, Answer::Variable(_))))
+    Ok(Value::Bool(matches!(context.ask(query)?, (_, Answer::Variable(_)))))
 }
 
 fn variables(context: &mut Context<'_>, values: &[Value], when_empty: WhenEmpty) -> Outcome<Value> {
@@ -97,15 +92,15 @@ fn variables(context: &mut Context<'_>, values: &[Value], when_empty: WhenEmpty)
     let (prefix, namespace, region) =
         scoped(&text).ok_or_else(|| Fault::new(format!("invalid prefix of variables: {text:?}")))?;
     let query = Query::NomadVariables { prefix, namespace, region };
-    let answer = context.ask(&query)?;
+    let (asked, answer) = context.ask(query)?;
     let is_nothing = answer.is_nothing();
     let found = if let Answer::Variables(found) = answer { Some(found) } else { None };
     if found.is_none() && !is_nothing {
-        return Err(unfitting(&query));
+        return Err(context.unfitting(asked));
     }
     let found = found.unwrap_or_default();
     if found.is_empty() && when_empty == WhenEmpty::Waits {
-        context.miss(query);
+        context.miss(asked);
     }
     let found = found.iter().map(|found| meta(context, found)).collect::<Outcome<Vec<_>>>()?;
     context.list(found, Element::Struct)
@@ -162,11 +157,11 @@ fn service(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         }
         _ => return Err(Fault::new("expected arguments <service> or <count> <key> <service>")),
     };
-    let answer = context.ask(&query)?;
+    let (asked, answer) = context.ask(query)?;
     let is_nothing = answer.is_nothing();
     let found = if let Answer::Services(found) = answer { Some(found) } else { None };
     if found.is_none() && !is_nothing {
-        return Err(unfitting(&query));
+        return Err(context.unfitting(asked));
     }
     let found = found.unwrap_or_default();
     let mut instances = Vec::with_capacity(found.len());
@@ -208,11 +203,11 @@ fn services(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         (_, _) => return Err(Fault::new(format!("invalid region: {text:?}; expected @REGION"))),
     };
     let query = Query::NomadServices { region };
-    let answer = context.ask(&query)?;
+    let (asked, answer) = context.ask(query)?;
     let is_nothing = answer.is_nothing();
     let found = if let Answer::ServiceNames(found) = answer { Some(found) } else { None };
     if found.is_none() && !is_nothing {
-        return Err(unfitting(&query));
+        return Err(context.unfitting(asked));
     }
     let found = found.unwrap_or_default();
     let mut names = Vec::with_capacity(found.len());

@@ -1,6 +1,6 @@
 //! Functions on the task, the node and the template itself.
 
-use super::{ANY, addresses, arguments, data, refused, row, time};
+use super::{ANY, addresses, arguments, refused, row, time};
 use crate::{
     context::Context,
     error::{Fault, Outcome},
@@ -50,12 +50,12 @@ pub(super) static TABLE: &[Function] = &[
 
 fn env(context: &mut Context<'_>, name: &Value) -> Outcome<Option<Text>> {
     let query = Query::Env { name: arguments::string(name)?.into_owned() };
-    let answer = context.ask(&query)?;
+    let (asked, answer) = context.ask(query)?;
     if let Answer::Text(value) = answer {
         context.charge(value.len())?;
         return Ok(Some(value));
     }
-    if answer.is_nothing() { Ok(None) } else { Err(data::unfitting(&query)) }
+    if answer.is_nothing() { Ok(None) } else { Err(context.unfitting(asked)) }
 }
 
 fn must_env(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
@@ -75,16 +75,16 @@ fn file(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         return Ok(Value::from(""));
     }
     let query = Query::File { path: resolve(path, context.options.sandbox.as_deref())? };
-    let answer = context.ask(&query)?;
+    let (asked, answer) = context.ask(query)?;
     if let Answer::Text(content) = answer {
         context.charge(content.len())?;
         return Ok(Value::Str(content));
     }
     if !answer.is_nothing() {
-        return Err(data::unfitting(&query));
+        return Err(context.unfitting(asked));
     }
     // The template waits until the file exists.
-    context.miss(query);
+    context.miss(asked);
     Ok(Value::from(""))
 }
 

@@ -1,8 +1,8 @@
 //! Functions on the data of Consul and Vault.
 
-use super::{ANY, arguments, data, data::WhenEmpty, refused, row};
+use super::{ANY, arguments, data::WhenEmpty, refused, row};
 use crate::{
-    context::Context,
+    context::{Asked, Context},
     error::{Fault, Outcome},
     function::{
         Function,
@@ -75,28 +75,30 @@ impl Call<'_> {
 }
 
 /// Returns the data of an answer; none if it is pending or absent.
-fn answered(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> {
-    match context.ask(query)? {
-        Answer::Pending | Answer::Absent => Ok(None),
-        Answer::Text(text) => context.text(text).map(Some),
-        Answer::Json(tree) => json::value(context, &tree, Numbers::Ints).map(Some),
+fn answered(context: &mut Context<'_>, query: Query) -> Outcome<(Asked, Option<Value>)> {
+    let (asked, answer) = context.ask(query)?;
+    let found = match answer {
+        Answer::Pending | Answer::Absent => None,
+        Answer::Text(text) => Some(context.text(text)?),
+        Answer::Json(tree) => Some(json::value(context, &tree, Numbers::Ints)?),
         Answer::Failed(_)
         | Answer::Addresses(_)
         | Answer::Variable(_)
         | Answer::Variables(_)
         | Answer::Services(_)
-        | Answer::ServiceNames(_) => Err(data::unfitting(query)),
-    }
+        | Answer::ServiceNames(_) => return Err(context.unfitting(asked)),
+    };
+    Ok((asked, found))
 }
 
 fn object(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
     let query = call.consul(context)?;
-    Ok(answered(context, &query)?.unwrap_or_default())
+    Ok(answered(context, query)?.1.unwrap_or_default())
 }
 
 fn list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
     let query = call.consul(context)?;
-    match answered(context, &query)? {
+    match answered(context, query)?.1 {
         Some(list) => Ok(list),
         None => context.list(Vec::new(), Element::Any),
     }
@@ -127,7 +129,7 @@ fn key_pair(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let path = path_of(&values[0])?;
     if !path.is_empty() {
         let query = Query::Consul { function: "keyExistsGet", arguments: vec![path.clone()] };
-        if let Some(found) = answered(context, &query)? {
+        if let (_, Some(found)) = answered(context, query)? {
             return Ok(found);
         }
     }
@@ -139,12 +141,12 @@ fn key_pair(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 fn key(context: &mut Context<'_>, path: &Value, default: Option<&Value>) -> Outcome<Value> {
     let empty = default.cloned().unwrap_or_else(|| Value::from(""));
     let Some(query) = key_query(path)? else { return Ok(empty) };
-    match answered(context, &query)? {
-        Some(value) if value.is_true() || default.is_none() => Ok(value),
-        Some(_) => Ok(empty),
-        None => {
+    match answered(context, query)? {
+        (_, Some(value)) if value.is_true() || default.is_none() => Ok(value),
+        (_, Some(_)) => Ok(empty),
+        (asked, None) => {
             if default.is_none() {
-                context.miss(query);
+                context.miss(asked);
             }
             Ok(empty)
         }
@@ -153,7 +155,7 @@ fn key(context: &mut Context<'_>, path: &Value, default: Option<&Value>) -> Outc
 
 fn key_exists(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let Some(query) = key_query(&values[0])? else { return Ok(Value::Bool(false)) };
-    Ok(Value::Bool(answered(context, &query)?.is_some()))
+    Ok(Value::Bool(answered(context, query)?.1.is_some()))
 }
 
 /// Which keys below a prefix are listed.
@@ -173,7 +175,8 @@ fn pairs(
         return context.list(Vec::new(), Element::Struct);
     }
     let query = Query::Consul { function: "tree", arguments: vec![prefix] };
-    let all = answered(context, &query)?.unwrap_or_default();
+    let (asked, all) = answered(context, query)?;
+    let all = all.unwrap_or_default();
     let is_listed = |pair: &&Value| {
         let Value::Map(pair) = pair else { return false };
         let key = pair.get(&Key::Str("Key".into()));
@@ -186,7 +189,7 @@ fn pairs(
     };
     let found: Vec<Value> = arguments::items(&all)?.iter().filter(is_listed).cloned().collect();
     if found.is_empty() && when_empty == WhenEmpty::Waits {
-        context.miss(query);
+        context.miss(asked);
     }
     context.list(found, Element::Struct)
 }
@@ -205,7 +208,7 @@ fn vault(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
     }
     arguments.retain(|argument| !argument.is_empty());
     let query = Query::Vault { function: call.function, arguments };
-    Ok(answered(context, &query)?.unwrap_or_default())
+    Ok(answered(context, query)?.1.unwrap_or_default())
 }
 
 fn secrets(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
@@ -214,7 +217,7 @@ fn secrets(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         return context.list(Vec::new(), Element::Str);
     }
     let query = Query::Vault { function: "secrets", arguments: vec![path] };
-    match answered(context, &query)? {
+    match answered(context, query)?.1 {
         Some(list) => Ok(list),
         None => context.list(Vec::new(), Element::Str),
     }

@@ -41,10 +41,16 @@ impl Printer<'_> {
             (None, Some(width)) if flags.zero => width.saturating_sub(sign.len()),
             (None, _) => 0,
         };
-        let digits = if flags.precision == Some(0) && value == 0 { String::new() } else { digits };
-        let zeros = "0".repeat(least.saturating_sub(digits.len()));
-        let text = format!("{sign}{prefix}{zeros}{digits}");
-        self.padded(text.as_bytes(), &Flags { zero: false, ..*flags })?;
+        let digits = if flags.precision == Some(0) && value == 0 { "" } else { digits.as_str() };
+        let zeros = least.saturating_sub(digits.len());
+        let length = sign.len() + prefix.len() + zeros + digits.len();
+        let missing = flags.width.unwrap_or(0).saturating_sub(length);
+        self.out.fill(b' ', if flags.minus { 0 } else { missing })?;
+        self.out.push(sign.as_bytes())?;
+        self.out.push(prefix.as_bytes())?;
+        self.out.fill(b'0', zeros)?;
+        self.out.push(digits.as_bytes())?;
+        self.out.fill(b' ', if flags.minus { missing } else { 0 })?;
         Ok(true)
     }
 
