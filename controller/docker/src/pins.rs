@@ -76,7 +76,7 @@ pub(crate) fn unmount(dir: &Path) -> io::Result<()> {
 /// If its mounts can't be read.
 pub(crate) fn sees(process: i32, dir: &Path) -> io::Result<bool> {
     let dir = fs::canonicalize(dir)?;
-    let mounts = table::mounts_of(process, &dir)?;
+    let mounts = table::MountList::of(process)?.below(&dir);
     for entry in fs::read_dir(&dir)? {
         let point = entry?.path();
         if !mounts.iter().any(|mount| mount.point == point) {

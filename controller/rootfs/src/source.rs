@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdlet_base::mounts::table::{Mount, mounts_of};
+use herdlet_base::mounts::table::{Mount, MountList};
 use rustix::{
     mount::MountAttrFlags,
     thread::{LinkNameSpaceType, gettid, move_into_link_name_space},
@@ -94,8 +94,11 @@ impl Sources {
             common: Common::open(&root.masked, root.network.as_deref())?,
         };
         without_devices(&sources.task, &task)?;
+        // This thread's, which need not be those of the whole process.
+        let mounts = MountList::of(gettid().as_raw_pid());
+        let mounts = mounts.map_err(failed("list the mounts of", Path::new("/")))?;
         for entry in &root.entries {
-            sources.add_entry(entry, &hidden)?;
+            sources.add_entry(entry, &mounts, &hidden)?;
         }
         // Parents first.
         sources.parts.sort_by(|one, other| one.target.cmp(&other.target));
@@ -105,7 +108,7 @@ impl Sources {
         Ok(sources)
     }
 
-    fn add_entry(&mut self, entry: &Entry, hidden: &[PathBuf]) -> Result<(), RootError> {
+    fn add_entry(&mut self, entry: &Entry, mounts: &MountList, hidden: &[PathBuf]) -> Result<(), RootError> {
         let source = &entry.source;
         let about = match fs::symlink_metadata(source) {
             Ok(about) => about,
@@ -124,10 +127,7 @@ impl Sources {
         }
         self.add_mount(&real, &entry.target)?;
         if about.is_dir() {
-            // This thread's, which need not be those of the whole process.
-            let mounts =
-                mounts_of(gettid().as_raw_pid(), &real).map_err(failed("list the mounts of", source))?;
-            for (path, target) in mounts_within(&mounts, &real, hidden) {
+            for (path, target) in mounts_within(&mounts.below(&real), &real, hidden) {
                 self.add_mount(path, &entry.target.join(target))?;
             }
         }

@@ -81,13 +81,22 @@ pub fn mounts_below(base: &Path) -> io::Result<Vec<Mount>> {
     Ok(below)
 }
 
-/// The mounts at or below `base` that another process sees, in the kernel's order.
-///
-/// # Errors
-///
-/// If its `/proc` can't be read.
-pub fn mounts_of(process: i32, base: &Path) -> io::Result<Vec<Mount>> {
-    Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?, base))
+/// The mounts that another process or thread sees. The kernel needs a few microseconds to write each, so one list answers for
+/// several directories.
+pub struct MountList(Vec<u8>);
+
+impl MountList {
+    /// # Errors
+    ///
+    /// If its `/proc` can't be read.
+    pub fn of(process: i32) -> io::Result<Self> {
+        std::fs::read(format!("/proc/{process}/mountinfo")).map(Self)
+    }
+
+    /// Those at or below `base`, in the kernel's order.
+    pub fn below(&self, base: &Path) -> Vec<Mount> {
+        parse(&self.0, base)
+    }
 }
 
 /// A snapshot of the whole table.
