@@ -9,11 +9,7 @@ use std::{
 };
 
 use herdlet_base::own_thread::on_own_thread;
-use rustix::{
-    fs::symlinkat,
-    io::Errno,
-    mount::{UnmountFlags, unmount},
-};
+use rustix::{fs::symlinkat, io::Errno};
 
 use crate::{
     frame::{Frame, put},
@@ -105,10 +101,9 @@ impl<'r> Builder<'r> {
         for (part, upper) in sources.parts.iter().zip(&uppers).rev() {
             shown.push(match (&part.content, upper) {
                 (Content::Directory(mount), Some(upper)) => {
+                    // On top of the one before. They go with the seed: an unmount waits until all processors have seen it.
                     put(mount, PART)?;
-                    let shown = self.shown_directory(&part.target, alloc, upper)?;
-                    unmount(PART, UnmountFlags::DETACH).map_err(failed("unmount", Path::new(PART)))?;
-                    shown
+                    self.shown_directory(&part.target, alloc, upper)?
                 }
                 (Content::Link(_) | Content::File(_) | Content::Directory(_), _) => PartMount::AsItIs,
             });
