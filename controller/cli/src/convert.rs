@@ -1,8 +1,6 @@
 //! `herdlet convert`: converts Nomad's job files, in HCL or JSON, to manifests with every default written
 //! out.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
 use herdlet_manifest::manifests::{self, Drivers};
@@ -10,6 +8,7 @@ use serde::Serialize;
 
 use super::{
     failure::{Failure, USAGE},
+    job_files::JobFiles,
     show::{self, styled},
     style,
     variables::VariableArgs,
@@ -18,9 +17,8 @@ use super::{
 /// Arguments of `herdlet convert`.
 #[derive(Debug, Clone, Args)]
 pub struct ConvertArgs {
-    /// Job files in HCL, JSON or YAML: files, folders, or - for standard input
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    files: JobFiles,
     #[command(flatten)]
     variables: VariableArgs,
     /// Output format: YAML documents, or consecutive JSON objects
@@ -35,7 +33,7 @@ enum Form {
 }
 
 pub fn convert(args: &ConvertArgs) -> Result<u8, Failure> {
-    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?)
+    let set = manifests::load(&args.files.paths(), &Drivers::built_in(), &args.variables.read()?)
         .map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     for warning in &set.warnings {
         herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));

@@ -29,6 +29,7 @@ pub mod here;
 pub mod identity;
 pub mod images;
 pub mod job;
+mod job_files;
 pub mod logs;
 pub mod missing;
 pub mod monitor;

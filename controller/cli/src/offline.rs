@@ -1,6 +1,6 @@
 //! Commands that need no agent: `validate`, `completions`, `version`.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use clap::Args;
 use herdlet_api_types::{
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::{
     failure::{FAILED, Failure, USAGE},
+    job_files::JobFiles,
     output::{Output, Reader},
     show::{self, styled},
     style,
@@ -27,9 +28,8 @@ use super::{
 /// Arguments of `herdlet validate`.
 #[derive(Debug, Clone, Args)]
 pub struct ValidateArgs {
-    /// Manifests: files, folders, or - for standard input
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    files: JobFiles,
     /// Treat warnings as problems
     #[arg(long)]
     strict: bool,
@@ -81,12 +81,13 @@ pub struct CompletionsArgs {
 /// Exit code 0 if all manifests are valid, 1 for problems, 2 if nothing could be checked: unreadable files, and files
 /// without a manifest.
 pub fn validate(args: &ValidateArgs, drivers: &Drivers) -> Result<u8, Failure> {
-    let missing = args.files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
+    let files = args.files.paths();
+    let missing = files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
     if let Some(path) = missing {
         return Err(Failure::new(format!("{}: there is no such file", path.display())).code(USAGE));
     }
     let variables = args.variables.read()?;
-    let (mut set, problems) = match manifests::load(&args.files, drivers, &variables) {
+    let (mut set, problems) = match manifests::load(&files, drivers, &variables) {
         Ok(set) => (set, Problems::new()),
         Err(problems) => (Set::default(), problems),
     };
