@@ -164,12 +164,16 @@ impl Life<'_> {
         }
         self.note_exits();
         self.note_twins();
+        eprintln!("restart {} of {}", self.outcome.restarts, self.campaign.restarts);
     }
 
-    /// Waits until the tasks of a job run, once each.
+    /// Waits until the tasks of a job run, once each. A task that has failed again and again converges much later.
     fn until_running(&self, name: &str, count: usize) {
-        self.agent.cli(&["wait", name]).success();
-        wait::until_true("each task has one container that runs", || self.containers_of(name).len() == count);
+        wait::until_true("each task has one container that runs", || {
+            let allocs = self.allocs().into_iter().filter(|alloc| alloc.job() == name);
+            let running = allocs.filter(|alloc| alloc.state("t") == "running").count();
+            running == count && self.containers_of(name).len() == count
+        });
     }
 
     /// The ids of a job's containers that run, by allocation.
@@ -214,8 +218,11 @@ impl Life<'_> {
     /// Notes tasks that ran twice at the same time, and attempts with two containers.
     fn note_twins(&mut self) {
         for (alloc, folder) in self.folders() {
-            if folder.join("twice").exists() {
-                self.note(&format!("two containers of the allocation {alloc} ran at the same time"));
+            if let Ok(twice) = fs::read_to_string(folder.join("twice")) {
+                let runs = fs::read_to_string(folder.join("runs")).unwrap_or_default();
+                let what =
+                    format!("two containers of {alloc} ran at the same time: {twice}of the runs\n{runs}");
+                self.note(&what);
             }
         }
         let instance = self.agent.home.instance().unwrap_or_default();
@@ -263,20 +270,23 @@ impl Life<'_> {
 
     /// Notes tasks that have run more often than they have attempts.
     fn note_runs(&mut self) {
-        let runs: BTreeMap<String, u64> = self
+        let runs: BTreeMap<String, String> = self
             .folders()
             .into_iter()
             .map(|(alloc, folder)| {
                 let text = fs::read_to_string(folder.join("runs")).unwrap_or_default();
-                (alloc, text.lines().count() as u64)
+                (alloc, text)
             })
             .collect();
-        self.outcome.runs = runs.values().sum();
+        let count = |runs: &String| runs.lines().count() as u64;
+        self.outcome.runs = runs.values().map(count).sum();
         // After the files: an attempt may begin meanwhile.
         for alloc in self.allocs() {
-            let (runs, attempts) = (runs.get(&alloc.id()).copied().unwrap_or(0), 1 + alloc.restarts("t"));
-            if runs > attempts {
-                self.note(&format!("{} has run {runs} times in {attempts} attempts", alloc.name()));
+            let Some(runs) = runs.get(&alloc.id()) else { continue };
+            let attempts = 1 + alloc.restarts("t");
+            if count(runs) > attempts {
+                let (name, events) = (alloc.name(), &alloc.0["TaskStates"]["t"]["Events"]);
+                self.note(&format!("{name} has run too often in {attempts} attempts:\n{runs}{events:#}"));
             }
         }
     }
@@ -308,14 +318,18 @@ impl Life<'_> {
     }
 }
 
-/// A job with this number of allocations. Each run of its task takes a lock of its allocation and notes itself there.
+/// A job with this number of allocations. Each run of its task notes itself in its allocation, and ten times per second whether another
+/// one has done so since.
 fn job(name: &str, count: usize, release: u64) -> String {
     let work = match name {
-        "brief" => format!("sleep $((RANDOM % 3)).$((RANDOM % 9)) & wait; exit {ENDED}"),
-        _ => "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done".to_owned(),
+        "brief" => {
+            format!("i=$((RANDOM % 30)); while [ $i -gt 0 ]; do i=$((i-1)); watch; done; exit {ENDED}")
+        }
+        _ => "i=0; while :; do i=$((i+1)); echo $i; watch; done".to_owned(),
     };
     let script = format!(
-        "trap 'exit {TOLD}' TERM INT; cd /alloc/data; exec 9>>lock; flock -n 9 || echo >>twice; echo {release} >>runs; echo {START}; {work}"
+        "trap 'exit {TOLD}' TERM INT; cd /alloc/data; own=$(cat /proc/sys/kernel/random/uuid); echo $own >current; echo \"{release} $(hostname) $(cut -d. -f1 /proc/uptime)\" >>runs; \
+         watch() {{ sleep 0.1; now=; read now <current; [ \"$now\" = $own ] || echo \"$own in $(hostname) finds $now\" >>twice; }}; echo {START}; {work}"
     );
     format!(
         "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  type: service\n  groups:\n    - name: g\n      count: {count}\n      restart: {{attempts: 100000, interval: 24h, delay: 50ms, mode: delay}}\n      tasks:\n        - name: t\n          driver: docker\n          kill_timeout: 5s\n          config: {{image: \"{IMAGE}\", command: sh, args: [-c, {}], network_mode: none}}\n",
