@@ -86,7 +86,7 @@ impl Shared {
             if record.is_some() {
                 self.fence(id)?;
             }
-            return Ok(Recovered::Lost { why: "its container is gone".to_owned() });
+            return Ok(Recovered::Lost { why: "its exit is unknown: its container is gone".to_owned() });
         };
         if record.is_some_and(|record| !record.is_of(names::request_of(&about)))
             && runs::seen(&about) != Seen::Created
