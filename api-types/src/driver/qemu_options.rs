@@ -16,6 +16,8 @@ pub struct QemuOptions {
     pub image_paths: Vec<String>,
     /// Options of the emulator that `args` of tasks may have, such as `-nodefaults`; empty allows every one.
     pub args_allowlist: Vec<String>,
+    /// Emulators that tasks may use, such as `x86_64` or `qemu-system-x86_64`; empty allows every one.
+    pub emulators_allowlist: Vec<String>,
     /// Names of users as which no task runs; default `root`.
     pub denied_users: Option<Vec<String>>,
     /// User ids as which no task runs, such as `0,100-199`.

@@ -106,6 +106,16 @@ pub(crate) fn refusals(config: &ContainerConfig, planned: &Planned<'_>) -> Vec<F
     found
 }
 
+/// Why the policy denies each start of a container with this config; none if it does not, or that is not known yet. [`request`] refuses
+/// it too.
+pub(crate) fn denial(config: &ContainerConfig, policy: &Policy) -> Option<String> {
+    let docker = &config.docker;
+    let mut found = security::denials(docker, policy);
+    found.extend(mounts::denials(docker, policy));
+    // Values with variables are known at the start.
+    found.iter().map(FieldError::to_string).find(|why| !why.contains("${"))
+}
+
 /// Keys that have no effect, each with a message.
 pub(crate) fn without_effect(config: &ContainerConfig, group: Sharing) -> Vec<(&'static str, String)> {
     let cores = config.docker.cpuset_cpus.is_some();

@@ -114,7 +114,8 @@ impl TaskDriver for DockerDriver {
     }
 
     fn refusal(&self, task: &Task) -> Option<String> {
-        uses_builtin(&self.policy).then(|| refusal(task)).flatten()
+        let of_builtin = uses_builtin(&self.policy).then(|| refusal(task)).flatten();
+        of_builtin.or_else(|| self.daemons.refusal(task))
     }
 
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {

@@ -28,7 +28,10 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::driver::{DOCKER, DockerOptions, DriverInfo, PODMAN, REMAPS_USERS};
+use herdlet_api_types::{
+    driver::{DOCKER, DockerOptions, DriverInfo, PODMAN, REMAPS_USERS},
+    job::Task,
+};
 use herdlet_base::signal;
 use herdlet_driver::{
     AttemptId, DriverError, DriverResult, Earlier, ExecRequest, ExecSession, Exited, Fingerprint, Health,
@@ -40,7 +43,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     check::checked,
-    create::Compute,
+    config,
+    create::{self, Compute},
     engine::{About, Engine, Engines, Place, State, candidates, uses_builtin},
     exec, failure,
     names::{Naming, Owner},
@@ -241,6 +245,11 @@ impl TaskDriver for Containers {
             tokio::spawn(sweep::run(Arc::clone(&self.shared)));
             tokio::spawn(collect::run(Arc::clone(&self.shared)));
         }
+    }
+
+    fn refusal(&self, task: &Task) -> Option<String> {
+        let config = config::read(&self.shared.info.name, &task.config).ok()?;
+        create::denial(&config, &self.shared.policy)
     }
 
     fn prepare<'a>(

@@ -23,7 +23,7 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-use crate::failure;
+use crate::failure::{self, Meaning};
 
 /// How many chunks of output are buffered for a slow reader.
 const PIECES_MAX: usize = 16;
@@ -31,6 +31,8 @@ const PIECES_MAX: usize = 16;
 /// little later, and a command may close its output and run on.
 const EXIT_PAUSE: Duration = Duration::from_millis(20);
 const EXIT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How many failed answers end the wait. One alone says nothing of the command.
+const EXIT_TRIES: u32 = 5;
 /// How often a command without a session is inspected until its process is known: for 30 s. A command that was just created has none.
 const KILL_TRIES: u32 = 600;
 const KILL_PAUSE: Duration = Duration::from_millis(50);
@@ -199,14 +201,22 @@ impl Command {
     /// Waits for the end of a command whose output has ended.
     async fn exit(&self) -> DriverResult<ExitResult> {
         let mut pause = EXIT_PAUSE;
+        let mut failed = 0;
         loop {
-            let inspected = self.client.inspect_exec(&self.id).await;
-            let inspected =
-                inspected.map_err(|error| failure::retry("read the command's exit code", &error))?;
-            if let Some(code) = exit_code(&inspected) {
-                let code = i32::try_from(code).unwrap_or(i32::MAX);
-                let signal = if (129..=192).contains(&code) { code - 128 } else { 0 };
-                return Ok(ExitResult { code, signal, ..ExitResult::default() });
+            match self.client.inspect_exec(&self.id).await {
+                Ok(inspected) => {
+                    if let Some(code) = exit_code(&inspected) {
+                        let code = i32::try_from(code).unwrap_or(i32::MAX);
+                        let signal = if (129..=192).contains(&code) { code - 128 } else { 0 };
+                        return Ok(ExitResult { code, signal, ..ExitResult::default() });
+                    }
+                }
+                Err(error) => {
+                    failed += 1;
+                    if failed == EXIT_TRIES || failure::meaning(&error) == Meaning::Missing {
+                        return Err(failure::retry("read the command's exit code", &error));
+                    }
+                }
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(EXIT_PAUSE_MAX);

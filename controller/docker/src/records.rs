@@ -45,6 +45,20 @@ pub(crate) struct Record {
     /// The hash of the request that creates its container; empty if it is unknown.
     #[serde(default)]
     pub(crate) request: String,
+    /// Whether the engine was asked to start its container.
+    #[serde(default)]
+    pub(crate) launch: Launch,
+}
+
+/// What the engine was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Launch {
+    /// At most to create the container: without one the attempt has not started.
+    Unrequested,
+    /// To start it, or it is unknown: without a container the attempt may have run.
+    #[default]
+    Requested,
 }
 
 /// The claim of an attempt.
@@ -93,6 +107,7 @@ impl Record {
             port_map: Default::default(),
             advertise_ipv6: false,
             request: String::new(),
+            launch: Launch::Requested,
         }
     }
 }
@@ -209,13 +224,21 @@ impl Records {
         }
     }
 
-    /// Claims an attempt. Returns the record that it has from then on: a fence stays.
+    /// Claims an attempt. Returns the record that it has from then on: a fence stays, and so does an earlier request to start it.
     pub(crate) fn claim(&self, id: &AttemptId, record: &Record) -> io::Result<Record> {
-        if let Some(known) = self.read(id)?.filter(|known| known.claim == RecordClaim::Fenced) {
-            return Ok(known);
-        }
-        self.write(id, record)?;
-        Ok(record.clone())
+        let launch = match self.read(id)? {
+            Some(known) if known.claim == RecordClaim::Fenced => return Ok(known),
+            Some(known) => known.launch,
+            None => record.launch,
+        };
+        let record = Record { launch, ..record.clone() };
+        self.write(id, &record)?;
+        Ok(record)
+    }
+
+    /// Notes what the engine is asked for from now on.
+    pub(crate) fn note_launch(&self, id: &AttemptId, record: &Record, launch: Launch) -> io::Result<()> {
+        self.write(id, &Record { launch, ..record.clone() })
     }
 
     /// Fences an attempt, whose container does not exist.

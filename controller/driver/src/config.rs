@@ -170,6 +170,23 @@ pub struct Device {
     pub permissions: String,
 }
 
+impl Device {
+    /// Whether a task may use it in all ways, for drivers that can't limit them.
+    ///
+    /// # Errors
+    /// It may only be read, or only be written to.
+    pub fn has_all_rights(&self) -> DriverResult<()> {
+        if self.permissions.contains('r') && self.permissions.contains('w') {
+            return Ok(());
+        }
+        Err(DriverError::fatal(format!(
+            "pass the device {} with the permissions {:?}: this driver gives devices to tasks with all rights or not at all",
+            self.host_path.display(),
+            self.permissions
+        )))
+    }
+}
+
 /// Parses a task's `config` into the driver's own type.
 ///
 /// # Errors

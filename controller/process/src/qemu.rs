@@ -53,6 +53,7 @@ pub fn driver(setup: Setup, options: &QemuOptions, programs: Programs) -> Result
         enabled: _,
         image_paths,
         args_allowlist,
+        emulators_allowlist,
         denied_users,
         denied_host_uids,
         denied_host_gids,
@@ -63,6 +64,7 @@ pub fn driver(setup: Setup, options: &QemuOptions, programs: Programs) -> Result
         programs,
         images: Images { dirs: image_paths.iter().map(PathBuf::from).collect() },
         args_allowlist: args_allowlist.clone(),
+        emulators_allowlist: emulators_allowlist.clone(),
         denied: denied.with_names(denied_users.as_deref()),
     };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::qemu() }, translate, setup))
@@ -83,6 +85,7 @@ struct Qemu {
     programs: Programs,
     images: Images,
     args_allowlist: Vec<String>,
+    emulators_allowlist: Vec<String>,
     denied: Denied,
     versions: Versions,
 }
@@ -135,6 +138,7 @@ impl Translate for Qemu {
         self.denied.check_user(name, &user)?;
         let emulator = config.emulator.as_deref().filter(|name| !name.is_empty()).unwrap_or(EMULATOR);
         arguments::check_emulator(emulator).map_err(Wrong::into_error)?;
+        arguments::check_emulator_allowed(emulator, &self.emulators_allowlist).map_err(Wrong::into_error)?;
         arguments::check_allowed(&config.args, &self.args_allowlist).map_err(Wrong::into_error)?;
         let image = self.images.find(&config.image_path, &task.dirs.task)?;
         let forwards = arguments::forwards(&config, task).map_err(Wrong::into_error)?;
@@ -239,6 +243,7 @@ mod tests {
             programs,
             images: Images::default(),
             args_allowlist: Vec::new(),
+            emulators_allowlist: Vec::new(),
             denied: Denied::default(),
         };
         let of = |memory_max_mib| {

@@ -22,6 +22,8 @@ pub struct Root {
     pub entries: Vec<Entry>,
     /// Directories and files that are shared with the machine.
     pub binds: Vec<Bind>,
+    /// Devices besides those that every root has.
+    pub devices: Vec<DeviceFile>,
     /// Paths of the machine that must not be seen through an entry. An entry in one of them is left out.
     pub hidden: Vec<PathBuf>,
     /// Paths in the root that must not be seen.

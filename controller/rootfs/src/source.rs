@@ -105,6 +105,9 @@ impl Sources {
         for bind in &root.binds {
             sources.common.add_bind(bind, &hidden)?;
         }
+        for device in &root.devices {
+            sources.common.add_device(device)?;
+        }
         Ok(sources)
     }
 

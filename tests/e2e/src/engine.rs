@@ -101,7 +101,15 @@ impl Engines {
             environment::leave_out("own container engines need a process for each test (cargo nextest)");
             return None;
         }
-        let mut engines = Self::prepare()?;
+        Self::of_this_process(kinds)
+    }
+
+    /// Like [`Engines::own`], for a program that runs nothing else and has namespaces of its own.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn of_this_process(kinds: &[&str]) -> Option<Self> {
+        let mut engines = Self::folder_for_any()?;
         engines.serve(kinds);
         Some(engines)
     }

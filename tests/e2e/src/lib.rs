@@ -19,7 +19,7 @@
 //! - [`ports`]: free ports.
 //! - [`wait`]: polling with a deadline.
 //! - [`environment`]: the components that the machine has.
-//! - [`crashes`], [`power_cuts`], [`stock_nomad`]: campaigns.
+//! - [`crashes`], [`daemon_restarts`], [`power_cuts`], [`stock_nomad`]: campaigns.
 //! - [`flat`]: resource use after much work; [`upgrade`]: the state that a release leaves behind.
 //! - [`random`]: pseudo-random numbers.
 //!
@@ -31,6 +31,7 @@ pub mod agent;
 pub mod command;
 pub mod consul;
 pub mod crashes;
+pub mod daemon_restarts;
 pub mod engine;
 pub mod environment;
 pub mod flat;

@@ -1,6 +1,7 @@
-//! Network namespaces of tests.
+//! Namespaces of tests.
 //!
-//! In: none. Out: namespaces whose loopback interface is up, which the kernel removes with the last process and descriptor in them.
+//! In: none. Out: networks whose loopback interface is up, and mounts of a process, which the kernel removes with the last process and
+//! descriptor in them.
 
 use std::{
     collections::BTreeSet,
@@ -11,6 +12,7 @@ use std::{
 };
 
 use rustix::{
+    mount::{MountPropagationFlags, mount_change},
     net::{AddressFamily, SocketType, socket},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
@@ -67,6 +69,20 @@ impl NetworkNamespace {
 
 fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| scope.spawn(work).join().expect("the thread does not panic"))
+}
+
+/// Gives this process, which has one thread, a network and mounts of its own.
+///
+/// # Errors
+/// If the kernel refuses, for instance without root.
+pub fn isolate() -> io::Result<()> {
+    #[expect(unsafe_code, reason = "other threads would keep their namespaces")]
+    // SAFETY: there is one thread, and no namespace of file descriptors is changed.
+    unsafe {
+        unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS)?;
+    }
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    bring_up_loopback()
 }
 
 /// Identifies the namespace that a file is or keeps; `None` if there is no such file.

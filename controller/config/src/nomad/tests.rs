@@ -362,7 +362,7 @@ fn settings_of_isolated_tasks_are_those_of_the_driver() {
     }
     plugin "exec" { config { allow_caps = ["net_raw"] no_pivot_root = true default_pid_mode = "host" } }
     plugin "java" { config { allow_caps = ["all"] default_ipc_mode = "host" } }
-    plugin "qemu" { config { image_paths = ["/srv"] args_allowlist = ["-smp"] } }"#;
+    plugin "qemu" { config { image_paths = ["/srv"] args_allowlist = ["-smp"] emulators_allowlist = ["x86_64"] } }"#;
     let config = config_of(&[("a.hcl", text)]).unwrap();
     assert_eq!(config.warnings.to_string(), "");
     let expected = serde_json::json!({
@@ -384,6 +384,7 @@ fn settings_of_isolated_tasks_are_those_of_the_driver() {
         "denied_users": ["root", "www-data"],
         "image_paths": ["/srv"],
         "args_allowlist": ["-smp"],
+        "emulators_allowlist": ["x86_64"],
     });
     assert_eq!(serde_json::Value::Object(config.drivers.options("qemu")), expected);
     let text = "client { enabled = true\n options { \"user.denylist\" = \"\" } }";

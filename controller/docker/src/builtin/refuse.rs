@@ -3,7 +3,6 @@
 //! In: a task's config that the driver accepts on other engines. Out: refusals, each with a remedy.
 
 use herdlet_api_types::manifest::{Text, driver::DockerConfig};
-use herdlet_driver::Device;
 
 use crate::{
     config::{ContainerConfig, FieldError},
@@ -56,18 +55,6 @@ pub(super) fn logging(logs: &LogSource) -> Result<(), FieldError> {
             format!(
                 "the built-in engine has no log driver {name:?}; remove it: the task's logs are kept by its `logs`"
             ),
-        )),
-    }
-}
-
-/// A device of another part of the allocation that the task may only use in some ways.
-pub(super) fn device_rights(device: &Device) -> Result<(), String> {
-    match allows_all(&device.permissions) {
-        true => Ok(()),
-        false => Err(format!(
-            "pass the device {} with the permissions {:?}: the built-in engine gives devices to tasks with all rights or not at all",
-            device.host_path.display(),
-            device.permissions
         )),
     }
 }

@@ -55,7 +55,7 @@ impl BuiltinState {
             return Err(refused.into());
         }
         for device in &task.devices {
-            super::refuse::device_rights(device).map_err(DriverError::fatal)?;
+            device.has_all_rights()?;
         }
         let request = create::request(&Material {
             task,

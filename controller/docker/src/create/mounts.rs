@@ -17,7 +17,7 @@ use super::{
     Material, group, some,
     sources::{Missing, NOT_ENABLED, Pin, Sources},
 };
-use crate::config::FieldError;
+use crate::{config::FieldError, policy::Policy};
 
 /// The options of `volumes` with which later mounts on one side appear on the other.
 const PROPAGATING: [&str; 4] = ["shared", "rshared", "slave", "rslave"];
@@ -58,6 +58,28 @@ pub(super) fn refusals(docker: &DockerConfig) -> Vec<FieldError> {
         Some(FieldError::new(format!("volumes[{index}]"), why))
     });
     let mounts = mounts(docker).filter_map(|(field, mount)| Kind::of(&field, mount).err());
+    volumes.chain(mounts).collect()
+}
+
+/// Mounts of paths of the machine, and of volumes of the engine, that the policy denies. Where a path with a link leads is known at the
+/// start.
+pub(super) fn denials(docker: &DockerConfig, policy: &Policy) -> Vec<FieldError> {
+    if policy.host_paths {
+        return Vec::new();
+    }
+    let denied = |source: &str| source.starts_with('/').then(|| format!("{source:?}: {NOT_ENABLED}"));
+    let volumes = docker.volumes.iter().enumerate().filter_map(|(index, text)| {
+        let volume = Volume::parse(&text.0).ok()?;
+        Some(FieldError::new(format!("volumes[{index}]"), denied(volume.source)?))
+    });
+    let mounts = mounts(docker).filter_map(|(field, mount)| {
+        let why = match Kind::of(&field, mount).ok()? {
+            Kind::Bind(_) => denied(&mount.source.0)?,
+            Kind::Volume => NOT_ENABLED.to_owned(),
+            Kind::Tmpfs => return None,
+        };
+        Some(FieldError::new(field, why))
+    });
     volumes.chain(mounts).collect()
 }
 

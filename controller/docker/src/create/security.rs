@@ -23,31 +23,51 @@ const PROFILE_LEN_MAX: u64 = 1024 * 1024;
 pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), FieldError> {
     let Material { config, policy, .. } = material;
     let docker = &config.docker;
-    if docker.privileged {
-        if !policy.allow_privileged {
-            return Err(FieldError::new(
-                "privileged",
-                "Docker privileged mode is disabled on this agent; allow it with `allow_privileged` of the driver's options",
-            ));
-        }
-        host.privileged = Some(true);
-    }
+    host.privileged = privileged(docker, policy)?;
     let change = capabilities::change(&docker.cap_add, &docker.cap_drop, &policy.allow_caps)?;
     if !docker.privileged {
         (host.cap_add, host.cap_drop) = (some(change.add), some(change.drop));
     }
-    host.pid_mode = mode("pid", docker.pid_mode.as_deref(), &policy.allowed_pid, policy)?;
-    host.ipc_mode = mode("ipc", docker.ipc_mode.as_deref(), &policy.allowed_ipc, policy)?;
-    host.uts_mode = mode("uts", docker.uts_mode.as_deref(), &policy.allowed_uts, policy)?;
-    host.userns_mode = mode("userns", docker.userns_mode.as_deref(), &policy.allowed_userns, policy)?;
+    let [pid, ipc, uts, userns] = modes(docker, policy);
+    (host.pid_mode, host.ipc_mode, host.uts_mode, host.userns_mode) = (pid?, ipc?, uts?, userns?);
     host.security_opt = some(security_options(material)?);
     Ok(())
+}
+
+/// The rights in a config that the policy denies.
+pub(super) fn denials(docker: &DockerConfig, policy: &Policy) -> Vec<FieldError> {
+    let change = capabilities::change(&docker.cap_add, &docker.cap_drop, &policy.allow_caps);
+    let mut found: Vec<FieldError> = modes(docker, policy).into_iter().filter_map(Result::err).collect();
+    found.extend(privileged(docker, policy).err());
+    found.extend(change.err());
+    found.extend(runtime(docker, policy).err());
+    found
+}
+
+fn privileged(docker: &DockerConfig, policy: &Policy) -> Result<Option<bool>, FieldError> {
+    if docker.privileged && !policy.allow_privileged {
+        return Err(FieldError::new(
+            "privileged",
+            "Docker privileged mode is disabled on this agent; allow it with `allow_privileged` of the driver's options",
+        ));
+    }
+    Ok(docker.privileged.then_some(true))
 }
 
 /// What is wrong on every machine.
 pub(super) fn refusals(docker: &DockerConfig) -> Vec<FieldError> {
     let options = docker.security_opt.iter().enumerate();
     options.filter_map(|(index, option)| SecurityOption::parse(index, &option.0).err()).collect()
+}
+
+/// Whose namespaces it is in: pid, ipc, uts, userns.
+fn modes(docker: &DockerConfig, policy: &Policy) -> [Result<Option<String>, FieldError>; 4] {
+    [
+        mode("pid", docker.pid_mode.as_deref(), &policy.allowed_pid, policy),
+        mode("ipc", docker.ipc_mode.as_deref(), &policy.allowed_ipc, policy),
+        mode("uts", docker.uts_mode.as_deref(), &policy.allowed_uts, policy),
+        mode("userns", docker.userns_mode.as_deref(), &policy.allowed_userns, policy),
+    ]
 }
 
 /// Sharing a namespace of the machine is a right (Nomad 2.0.4, CVE-2026-14891). Sharing one of another container is one, too: it may be

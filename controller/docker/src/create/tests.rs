@@ -70,6 +70,12 @@ impl Case {
         request(&material).map_err(|error| error.to_string())
     }
 
+    fn denial(&self, mut config: Json) -> Option<String> {
+        config["image"] = "x".into();
+        let policy = Policy::of(&serde_json::from_value(self.options.clone()).unwrap(), Mode::Node).unwrap();
+        denial(&crate::config::read("docker", &config).unwrap(), &policy)
+    }
+
     fn host(&self, config: Json) -> HostConfig {
         self.make(config).unwrap().body.host_config.unwrap()
     }
@@ -279,6 +285,36 @@ fn memory_and_processor() {
     assert!(case.make(json!({"ulimit": {"nofile": "x"}})).unwrap_err().contains("config.ulimit.nofile"));
     case.options = json!({"pids_limit": 5});
     assert!(case.make(json!({"pids_limit": 9})).unwrap_err().contains("config.pids_limit"));
+}
+
+/// A job whose every start fails was accepted without a word.
+#[test]
+fn what_the_options_deny_is_known_before_the_start() {
+    let [closed, open] = [
+        json!({}),
+        json!({"allow_privileged": true, "allow_caps": ["all"], "allow_runtimes": ["kata"], "volumes": {"enabled": true}}),
+    ]
+    .map(|options| Case { options, ..Case::new() });
+    for (config, field) in [
+        (json!({"privileged": true}), "use config.privileged: "),
+        (json!({"cap_add": ["net_admin"]}), "use config.cap_add: "),
+        (json!({"ipc_mode": "host"}), "use config.ipc_mode: "),
+        (json!({"runtime": "kata"}), "use config.runtime: "),
+        (json!({"volumes": ["data:/x", "/srv:/srv:ro"]}), "use config.volumes[1]: "),
+        (json!({"mount": [{"type": "bind", "source": "/srv", "target": "/x"}]}), "use config.mount[0]: "),
+        (json!({"mounts": [{"type": "volume", "source": "x", "target": "/x"}]}), "use config.mounts[0]: "),
+    ] {
+        assert!(closed.denial(config.clone()).is_some_and(|why| why.starts_with(field)), "{config}");
+        assert_eq!(open.denial(config), None);
+    }
+    // What a variable or a link leads to is known at the start.
+    for config in [
+        json!({"pid_mode": "container:t-${NOMAD_ALLOC_ID}"}),
+        json!({"volumes": ["${NOMAD_TASK_DIR}/x:/x", "local/x:/y"]}),
+        json!({"mount": [{"type": "tmpfs", "target": "/x"}]}),
+    ] {
+        assert_eq!(closed.denial(config), None);
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     engine::Engine,
     names,
-    records::{Record, RecordClaim},
+    records::{Launch, Record, RecordClaim},
     runs::{self, Seen},
 };
 
@@ -79,10 +79,14 @@ impl Shared {
         }
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let Some(about) = self.find(client, id, record).await? else {
+            // A request to create it may still be under way; the next start finds what that makes.
+            if record.is_some_and(|record| record.launch == Launch::Unrequested) {
+                return Ok(Recovered::NotStarted);
+            }
             if record.is_some() {
                 self.fence(id)?;
             }
-            return Ok(Recovered::Lost { why: "its container is gone".to_owned() });
+            return Ok(Recovered::Lost { why: "its exit is unknown: its container is gone".to_owned() });
         };
         if record.is_some_and(|record| !record.is_of(names::request_of(&about)))
             && runs::seen(&about) != Seen::Created
@@ -181,6 +185,7 @@ impl Shared {
             port_map: Default::default(),
             advertise_ipv6: false,
             request: String::new(),
+            launch: Launch::Requested,
         }
     }
 

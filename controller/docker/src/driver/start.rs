@@ -21,7 +21,7 @@ use crate::{
     images,
     logs::{LogCopy, LogJob},
     names,
-    records::{LogTarget, Record, RecordClaim},
+    records::{Launch, LogTarget, Record, RecordClaim},
     runs::{self, Run, Seen},
 };
 
@@ -133,6 +133,7 @@ impl Shared {
             port_map: request.port_map.clone(),
             advertise_ipv6: config.docker.advertise_ipv6_address,
             request: hash,
+            launch: Launch::Unrequested,
         };
         let noted = self.records.note_engine(id.alloc, &engine.place);
         noted.map_err(|error| DriverError::retry(format!("record the engine of {id}: {error}")))?;
@@ -192,12 +193,15 @@ impl Shared {
                     return Err(error);
                 }
             };
+            self.note_launch(id, record, Launch::Requested)?;
             match client.start_container(&container, None::<StartContainerOptions>).await {
                 Ok(()) => break container,
                 Err(error) if failure::meaning(&error) == Meaning::Unchanged => break container,
                 Err(error) => {
                     let failed = failure::start(&format!("start container {}", record.container), &error);
                     if failure::meaning(&error) != Meaning::Unreachable {
+                        // Without its container, too, it counts as an attempt that has not started.
+                        self.note_launch(id, record, Launch::Unrequested)?;
                         self.remove(client, &container).await?;
                         if failure::is_leftover(&error) && repeats.wait().await {
                             continue;
@@ -223,6 +227,11 @@ impl Shared {
             format!("Created container {} from {}, which is {digest}", record.container, record.image),
         );
         Ok(self.adopt(id, engine, record, &about).started())
+    }
+
+    fn note_launch(&self, id: &AttemptId, record: &Record, launch: Launch) -> DriverResult<()> {
+        let noted = self.records.note_launch(id, record, launch);
+        noted.map_err(|error| DriverError::retry(format!("record the start of {id}: {error}")))
     }
 
     /// Podman takes a seccomp profile for the path of one.

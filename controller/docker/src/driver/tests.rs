@@ -3,6 +3,7 @@
 //! `HERDLET_TEST_DOCKER` and `HERDLET_TEST_PODMAN` name the sockets of private engines with the image [`IMAGE`]. Without them the
 //! tests are left out.
 
+mod answers;
 mod contract;
 mod faults;
 mod features;

@@ -40,7 +40,8 @@ impl Engine {
         loop {
             let began = time::Instant::now();
             let why = match self.follow_once(&owner, listener.as_ref(), &mut last).await {
-                // Podman ends a stream of events when it rotates their file, and still answers.
+                // Podman ends a stream of events when it rotates their file, and still answers. So does an engine with an event
+                // that can't be read.
                 Ok(_) if began.elapsed() > AGAIN_MIN => {
                     self.forget_client();
                     continue;
@@ -73,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Follows one connection until the engine ends its events, and returns how.
+    /// Follows one connection until its events end, and returns how.
     ///
     /// # Errors
     /// Why the engine does not answer; continues "failed to".
@@ -120,9 +121,13 @@ impl Engine {
                     listener.report(self, EngineReport::Changed(event)).await
                 }
                 Some(Ok(_)) => {}
+                // An event that can't be read ends the client's stream. What it was about is in the next list.
+                Some(Err(error @ (Error::JsonDataError { .. } | Error::JsonSerdeError { .. }))) => {
+                    return Ok(format!("follow {}: {}", self.place, failure::sentence(&error)));
+                }
                 Some(Err(error)) => {
                     last.is_cut = failure::meaning(&error) == failure::Meaning::Unreachable
-                        && !matches!(error, Error::JsonDataError { .. } | Error::RequestTimeoutError);
+                        && !matches!(error, Error::RequestTimeoutError);
                     return Err(format!("follow {}: {}", self.place, failure::sentence(&error)));
                 }
                 None => {

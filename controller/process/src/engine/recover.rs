@@ -5,9 +5,7 @@ use std::sync::Arc;
 use herdlet_driver::{AttemptId, DriverResult, Recovered, Recovery, Started, TaskConfig, recover_by};
 
 use super::{
-    Shared,
-    failure::is_shortage,
-    repair,
+    Shared, repair,
     supervise::{self, Cause, Live, NeverRan},
 };
 use crate::supervisor::{Record, State};
@@ -32,11 +30,9 @@ impl Shared {
         config: Option<Arc<TaskConfig>>,
     ) -> DriverResult<Recovered> {
         match record.state {
-            // The agent that was to retry the start ended before it could. The next start removes the record.
-            State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
-                Ok(Recovered::NotStarted)
-            }
-            State::StartFailed { .. } | State::Exited(_) | State::Tombstone => {
+            // The agent that was to report the failure, or to retry the start, ended before it could. The next start reports it.
+            State::StartFailed { .. } => Ok(Recovered::NotStarted),
+            State::Exited(_) | State::Tombstone => {
                 Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(id).as_ref())))
             }
             State::Created | State::Running => {

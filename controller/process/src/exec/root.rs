@@ -5,8 +5,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use herdlet_base::paths;
-use herdlet_driver::{DriverError, DriverResult, Mount, Propagation, TaskConfig};
-use herdlet_rootfs::root::{self, Access, Bind, Changes, LimitedEntry, Root};
+use herdlet_driver::{Device, DriverError, DriverResult, Mount, Propagation, TaskConfig};
+use herdlet_rootfs::root::{self, Access, Bind, Changes, DeviceFile, LimitedEntry, Root};
 
 use super::policy::Policy;
 
@@ -53,26 +53,21 @@ pub(super) fn describe(task: &TaskConfig, policy: &Policy, hidden: &[PathBuf]) -
         work: Path::new(WORK).join(name),
         entries: policy.entries.clone(),
         binds,
+        devices: task.devices.iter().map(device).collect::<DriverResult<_>>()?,
         hidden: hidden.iter().cloned().chain(secrets_of_machine()).collect(),
         masked: vec!["private".into()],
         network: task.network.as_ref().map(|network| network.path.clone()),
     })
 }
 
+/// A device keeps the owner and mode that it has on the machine.
+fn device(device: &Device) -> DriverResult<DeviceFile> {
+    device.has_all_rights()?;
+    Ok(DeviceFile { source: device.host_path.clone(), target: in_root("device", &device.task_path)? })
+}
+
 fn volume(mount: &Mount) -> DriverResult<Bind> {
-    let mut target = PathBuf::new();
-    for part in mount.task_path.components() {
-        match part {
-            Component::Normal(name) => target.push(name),
-            Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => {
-                return Err(DriverError::fatal(format!(
-                    "mount a volume at {}: the path must not have `..`",
-                    mount.task_path.display()
-                )));
-            }
-        }
-    }
+    let target = in_root("volume", &mount.task_path)?;
     Ok(Bind {
         source: mount.host_path.clone(),
         target,
@@ -83,6 +78,24 @@ fn volume(mount: &Mount) -> DriverResult<Bind> {
             Propagation::Bidirectional => root::Propagation::Shared,
         },
     })
+}
+
+/// A path in the task, relative to its root.
+fn in_root(what: &str, path: &Path) -> DriverResult<PathBuf> {
+    let mut target = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => target.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => {
+                let path = path.display();
+                return Err(DriverError::fatal(format!(
+                    "mount a {what} at {path}: the path must not have `..`"
+                )));
+            }
+        }
+    }
+    Ok(target)
 }
 
 fn secrets_of_machine() -> Vec<PathBuf> {
@@ -140,5 +153,17 @@ mod tests {
         assert_eq!((&*bind.target, bind.access), (Path::new("srv/data"), Access::ReadOnly));
         assert_eq!(bind.propagation, root::Propagation::FromMachine);
         assert!(volume(&mount("/srv/../../etc")).is_err());
+    }
+
+    #[test]
+    fn a_device_has_all_rights_or_is_refused() {
+        let of = |path: &str, permissions: &str| {
+            let (host_path, task_path) = ("/dev/zero".into(), path.into());
+            device(&Device { host_path, task_path, permissions: permissions.to_owned() })
+        };
+        assert_eq!(of("/dev/x", "rwm").unwrap().target, Path::new("dev/x"));
+        let refused = of("/dev/x", "r").unwrap_err().why();
+        assert!(refused.starts_with("pass the device /dev/zero with the permissions \"r\": "), "{refused}");
+        assert!(of("/dev/../etc/x", "rw").is_err());
     }
 }

@@ -98,6 +98,23 @@ pub(super) fn check_emulator(name: &str) -> Result<(), Wrong> {
     ))
 }
 
+/// Checks an emulator against those that the driver's options allow.
+///
+/// # Errors
+/// If it is not allowed.
+pub(super) fn check_emulator_allowed(name: &str, allowed: &[String]) -> Result<(), Wrong> {
+    let is_it = |allowed: &String| allowed == name || name.strip_prefix(EMULATORS) == Some(allowed);
+    if allowed.is_empty() || allowed.iter().any(is_it) {
+        return Ok(());
+    }
+    Err(Wrong::new(
+        "emulator",
+        format!(
+            "{name} is not allowed; `drivers.qemu.emulators_allowlist` of the agent's config lists what is"
+        ),
+    ))
+}
+
 /// # Errors
 /// If QEMU has it on other systems only, or not at all. Several are alternatives, in their order.
 fn check_accelerator(names: &str) -> Result<(), Wrong> {

@@ -42,7 +42,7 @@ fi
 "#;
 
 /// A folder with config files and plugins.
-struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Self {
@@ -50,14 +50,14 @@ impl Folder {
     }
 
     /// With the plugin above, and its network `net`.
-    fn with_plugin() -> Self {
+    pub(crate) fn with_plugin() -> Self {
         let folder = Self::new();
         folder.program("stand-in", &PLUGIN.replace("DIR", &folder.path("").display().to_string()));
         folder.network(&json!({ "cniVersion": "1.0.0", "name": "net", "type": "stand-in" }));
         folder
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -71,13 +71,13 @@ impl Folder {
     }
 
     /// The commands that the plugin has got.
-    fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
         calls.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
     }
 
     /// The lines of an agent's config for plugins of this path.
-    fn config(&self, plugins: &Path) -> String {
+    pub(crate) fn config(&self, plugins: &Path) -> String {
         format!("network: {{cni_path: {}, cni_config_dir: {}}}", plugins.display(), self.path("").display())
     }
 
@@ -90,7 +90,7 @@ fn sleeping() -> String {
     indented("- name: server\n  driver: raw_exec\n  config: {command: sleep, args: [\"100000\"]}\n", 8)
 }
 
-fn nothing_left(agent: &Agent) -> bool {
+pub(crate) fn nothing_left(agent: &Agent) -> bool {
     let is_empty = |dir: PathBuf| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
     let instance = agent.home.instance().unwrap();
     is_empty(agent.home.state().join("cni"))

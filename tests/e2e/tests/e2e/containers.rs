@@ -5,6 +5,7 @@
 
 mod access;
 mod campaign;
+mod cni;
 mod fences;
 mod images;
 mod jobs;

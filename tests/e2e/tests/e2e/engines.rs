@@ -4,3 +4,4 @@ mod daemon;
 mod disk;
 mod fixture;
 mod networks;
+mod restarts;

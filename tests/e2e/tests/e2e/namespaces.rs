@@ -9,11 +9,8 @@
 
 use std::{fs, io, os::fd::AsFd as _};
 
-use herdlet_e2e::{engine, namespaces::bring_up_loopback};
-use rustix::{
-    mount::{MountPropagationFlags, mount_change},
-    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
-};
+use herdlet_e2e::{engine, namespaces::isolate};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 #[used]
 #[expect(unsafe_code, reason = "the loader calls the functions of this section before `main`")]
@@ -49,14 +46,4 @@ fn join(pid: u32) -> io::Result<()> {
         reason = "there is one thread, and another mount namespace has another root"
     )]
     std::env::set_current_dir(place)
-}
-
-fn isolate() -> io::Result<()> {
-    #[expect(unsafe_code, reason = "other threads would keep their namespaces")]
-    // SAFETY: there is one thread, and no namespace of file descriptors is changed.
-    unsafe {
-        unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS)?;
-    }
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    bring_up_loopback()
 }

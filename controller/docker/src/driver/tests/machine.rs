@@ -36,10 +36,16 @@ pub(super) enum Link {
     Down,
     /// Inspections of containers fail.
     FailsInspect,
+    /// Requests to create a container are lost.
+    LosesCreate,
     /// The first two containers are not created.
     FailsCreate,
     /// The first two containers do not start, because an earlier one has left something.
     FailsStart,
+    /// The first inspection of a command fails.
+    FailsExit,
+    /// The first stream of events begins with one that can't be read, and the first of statistics with a sample without figures.
+    Odd,
     /// Terminals get no size.
     FailsResize,
     /// Sizes of terminals are accepted, and lost.
@@ -220,10 +226,23 @@ async fn forward(
     const FAILED: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
     let is_pull = path.ends_with("/images/create");
     const FULL: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"errorDetail\": {\"message\": \"write /layer: no space left on device\"}}\n";
+    const ODD_EVENT: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"Type\": 7}\n";
+    const SAMPLES: &str = concat!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n",
+        "{\"memory_stats\": {}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 0}}}\n",
+        "{\"memory_stats\": {\"usage\": 4096}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 5}, \"system_cpu_usage\": 10}}\n",
+        "{\"memory_stats\": {\"usage\": 8192}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 6}, \"system_cpu_usage\": 20}}\n",
+    );
     const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     const LEFT: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 37\r\n\r\n{\"message\": \"task x: already exists\"}";
     let is_early = failed.load(Ordering::SeqCst) < 2;
+    let is_first = failed.load(Ordering::SeqCst) == 0;
     let answer = match *link.borrow() {
+        Link::LosesCreate if path.ends_with("/containers/create") => Some(""),
+        Link::FailsExit if is_first && path.contains("/exec/") && path.ends_with("/json") => Some(FAILED),
+        Link::Odd if is_first && path.ends_with("/events") => Some(ODD_EVENT),
+        Link::Odd if path.ends_with("/stats") => Some(SAMPLES),
         Link::FailsCreate if is_early && path.ends_with("/containers/create") => Some(FAILED),
         Link::FailsStart if is_early && path.ends_with("/start") => Some(LEFT),
         Link::FailsInspect if is_inspection => Some(FAILED),
@@ -231,7 +250,10 @@ async fn forward(
         Link::LosesResize if path.ends_with("/resize") => Some(DONE),
         Link::FullDisk if is_pull => Some(FULL),
         Link::FailsInspect
+        | Link::LosesCreate
         | Link::FailsCreate
+        | Link::FailsExit
+        | Link::Odd
         | Link::FailsStart
         | Link::FailsResize
         | Link::LosesResize
@@ -242,6 +264,10 @@ async fn forward(
         | Link::Fetched(_) => None,
     };
     if let Some(answer) = answer {
+        if answer == ODD_EVENT {
+            // A connection that ends at once counts as one to an engine that is down.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
         failed.fetch_add(1, Ordering::SeqCst);
         let _ = client.write_all(answer.as_bytes()).await;
         return;

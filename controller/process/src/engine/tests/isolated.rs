@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use futures_util::future::BoxFuture;
 use herdlet_api_types::driver::ExecOptions;
 use herdlet_driver::{
-    Mount, NetworkSpace, Propagation,
+    Device, Mount, NetworkSpace, Propagation,
     contract::{Behaviour, Command, Finds, Inputs, Machine, attempt_id},
 };
 use herdlet_network::namespace::{Namespace, Pins};
@@ -114,7 +114,6 @@ impl Machine for IsolatedMachine {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    /// No part of an allocation provides devices for processes yet.
     fn inputs(&self) -> Option<Inputs> {
         let volume = self.0.path("volume");
         fs::create_dir_all(&volume).unwrap();
@@ -131,13 +130,19 @@ impl Machine for IsolatedMachine {
         }
         let network = fs::metadata(pins.path("a")).unwrap().ino();
         let script = "cat /volume/file; touch /volume/file 2>/dev/null || echo refused
+            stat -c %t:%T /dev/given; head -c 1 /dev/given | wc -c; echo > /dev/given && echo written
             readlink /proc/self/ns/net";
+        let device = Device {
+            host_path: "/dev/zero".into(),
+            task_path: "/dev/given".into(),
+            permissions: "rw".to_owned(),
+        };
         Some(Inputs {
             mounts: vec![mount],
-            devices: Vec::new(),
+            devices: vec![device],
             network: Some(NetworkSpace { path: pins.path("a"), hostname: None }),
             command: ["sh", "-c", script].map(str::to_owned).into(),
-            expected: format!("of the volume\nrefused\nnet:[{network}]\n"),
+            expected: format!("of the volume\nrefused\n1:5\n1\nwritten\nnet:[{network}]\n"),
         })
     }
 

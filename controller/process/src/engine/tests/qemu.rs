@@ -143,7 +143,11 @@ async fn a_guest_is_a_process_of_nobody_with_the_files_of_the_machine() {
 #[tokio::test]
 async fn options_of_the_agent_refuse_users_images_and_arguments() {
     let Some(machine) = QemuMachine::new() else { return };
-    let options = QemuOptions { args_allowlist: vec!["-smp".to_owned()], ..QemuOptions::default() };
+    let options = QemuOptions {
+        args_allowlist: vec!["-smp".to_owned()],
+        emulators_allowlist: ["x86_64", "qemu-system-none"].map(str::to_owned).to_vec(),
+        ..QemuOptions::default()
+    };
     let agent = agent_of(machine.driver(&options));
     let image = |path: &str| machine.0.task(json!({"image_path": path}));
     let foreign = machine.bench().path("run/disk.img");
@@ -155,6 +159,10 @@ async fn options_of_the_agent_refuse_users_images_and_arguments() {
         (image("/etc/passwd"), "drivers.qemu.image_paths"),
         (machine.0.task(json!({"image_path": "local/disk.img", "accelerator": "a,b"})), "accelerator"),
         (machine.0.task(json!({"image_path": "local/disk.img", "emulator": "../sh"})), "emulator"),
+        (
+            machine.0.task(json!({"image_path": "local/disk.img", "emulator": "qemu-system-i386"})),
+            "drivers.qemu.emulators_allowlist",
+        ),
         (machine.0.task(json!({"image_path": "local/disk.img", "port_map": {"x": 1}})), "port_map.x"),
     ] {
         let refused = agent.driver.start(task).await.unwrap_err();

@@ -36,7 +36,7 @@ const HTTPD: &str = "mkdir -p /local/www; echo \"at $NOMAD_ALLOC_ADDR_http\" >/l
                      trap 'exit 0' INT TERM; httpd -f -p $NOMAD_PORT_http -h /local/www & wait";
 
 /// A process of the machine in the network of its group.
-fn process(name: &str) -> String {
+pub(super) fn process(name: &str) -> String {
     let task =
         format!("- name: {name}\n  driver: raw_exec\n  config: {{command: sleep, args: [\"100000\"]}}\n");
     indented(&task, 8)

@@ -30,6 +30,14 @@ const REFUSED: [(&str, &str); 13] = [
     ("pids_limit: 1000", "pids_limit"),
 ];
 
+/// Those of [`REFUSED`] that are known at the start only.
+const NOT_WARNED: [&str; 4] = [
+    "volumes: [\"..:/top\"]",
+    "volumes: [\".:/top\"]",
+    "security_opt: [\"seccomp=/etc/passwd\"]",
+    "pids_limit: 1000",
+];
+
 fn tasks_may_do_what_the_options_allow(engine: Engine<'_>) {
     let mut agent = engine.agent("pids_limit: 100");
     for (at, (config, key)) in REFUSED.iter().enumerate() {
@@ -38,6 +46,8 @@ fn tasks_may_do_what_the_options_allow(engine: Engine<'_>) {
         let path = agent.manifest(&job(&name, "batch", group, &[container("t", "true", config, "")]));
         let applied = agent.cli(&["apply", "-f", &path.display().to_string()]);
         let reason = if applied.code == 0 {
+            let warning = format!("job {name}, task t: its start will fail: use config.{key}");
+            assert_ne!(applied.stderr.contains(&warning), NOT_WARNED.contains(config), "{applied:?}");
             let alloc =
                 agent.until_alloc(&format!("{name}.g[0]"), "has failed", |alloc| alloc.status() == "failed");
             alloc.0["TaskStates"]["t"].to_string()
