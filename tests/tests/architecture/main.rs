@@ -208,6 +208,15 @@ fn rpc_has_no_workspace_dependencies() {
     nowhere(&sources("controller/rpc/src"), &words, "the RPC does not depend on the contents of messages");
 }
 
+/// The planner decides when a plugin is called, and whether a call is repeated.
+#[test]
+fn csi_client_decides_nothing() {
+    let used = table_keys("controller/csi/Cargo.toml", "[dependencies]");
+    assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the client depends on {used:?}");
+    let words = ["sleep(", "interval(", "SystemTime", "tokio::spawn"];
+    nowhere(&sources("controller/csi/src"), &words, "a call has a deadline, and nothing else waits");
+}
+
 #[test]
 fn templates_are_rendered_without_io() {
     let used = table_keys("controller/template/Cargo.toml", "[dependencies]");
