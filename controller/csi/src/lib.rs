@@ -1,8 +1,9 @@
 //! A client of plugins that speak the Container Storage Interface (`csi.proto` of container-storage-interface/spec, versions
 //! 1.0 to 1.12) over a Unix socket.
 //!
-//! In: the socket of a plugin, and what to do with a volume. Out: the plugin's response, or an error with its class. It is
-//! independent of jobs, tasks and the planner; it decides neither when to call nor whether to repeat a call.
+//! In: the socket of a plugin, and what to do with a volume. Out: the plugin's response, or an error with its class; volumes on
+//! this machine. It is independent of jobs, tasks and the planner; it decides neither when to call nor whether to repeat a
+//! call.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -14,6 +15,7 @@
 //! | [`node`] | calls on this machine: stage, publish, statistics |
 //! | [`capability`] | how a volume is used: access and attachment modes, mount options |
 //! | [`secrets`] | secrets of volumes |
+//! | [`volumes`] | the volumes of a plugin on this machine: staged, published, and undone after any crash |
 //! | [`wire`] | the messages, with the numbers of their fields |
 
 pub mod capability;
@@ -24,4 +26,5 @@ pub mod error;
 pub mod identity;
 pub mod node;
 pub mod secrets;
+pub mod volumes;
 pub mod wire;

@@ -8,7 +8,8 @@
 //! | `hang` | no response, until the connection ends |
 //! | `die` | the process ends |
 //! | `close` | the connection ends |
-//! | `delay MS` | the response is late |
+//! | `delay MS` | the call begins late, or with `after` its response is late |
+//! | `nothing` | success without an effect |
 //! | `status CODE TEXT…` | a gRPC status |
 //! | `garbage` | a message that can't be decoded |
 //! | `truncated` | a message that is shorter than its length |
@@ -25,6 +26,7 @@ pub enum Effect {
     Die,
     Close,
     Delay(Duration),
+    Nothing,
     Status(u32, String),
     Garbage,
     Truncated,
@@ -79,6 +81,7 @@ fn parse(words: &str) -> Option<Fault> {
         "die" => Effect::Die,
         "close" => Effect::Close,
         "delay" => Effect::Delay(Duration::from_millis(rest.parse().ok()?)),
+        "nothing" => Effect::Nothing,
         "status" => {
             let (code, text) = rest.split_once(' ').unwrap_or((rest, ""));
             Effect::Status(code.parse().ok()?, text.to_owned())

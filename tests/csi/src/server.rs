@@ -60,22 +60,20 @@ impl Call {
             Ok(fault) => fault,
             Err(error) => return send_status(&mut respond, Code::INTERNAL, &error.to_string()),
         };
-        let result = match &fault {
-            Some(fault)
-                if fault.moment == Moment::BeforeCall && !matches!(fault.effect, Effect::Delay(_)) =>
-            {
-                None
-            }
-            Some(_) | None => Some(self.plugin.call(&path, &message)),
-        };
-        match (fault.map(|fault| fault.effect), result) {
-            (None, Some(result)) => send(&mut respond, result),
-            (Some(Effect::Delay(time)), Some(result)) => {
-                tokio::time::sleep(time).await;
+        let Some(fault) = fault else { return send(&mut respond, self.plugin.call(&path, &message)) };
+        if let (Moment::BeforeCall, Effect::Delay(time)) = (fault.moment, &fault.effect) {
+            tokio::time::sleep(*time).await;
+        } else if fault.moment == Moment::BeforeCall {
+            return self.fail(fault.effect, respond).await;
+        }
+        let result = self.plugin.call(&path, &message);
+        match (fault.moment, &fault.effect) {
+            (Moment::BeforeCall, _) => send(&mut respond, result),
+            (Moment::AfterCall, Effect::Delay(time)) => {
+                tokio::time::sleep(*time).await;
                 send(&mut respond, result)
             }
-            (Some(effect), _) => self.fail(effect, respond).await,
-            (None, None) => Ok(()),
+            (Moment::AfterCall, _) => self.fail(fault.effect, respond).await,
         }
     }
 
@@ -87,10 +85,7 @@ impl Call {
                 let _ = self.close.send(()).await;
                 Ok(())
             }
-            Effect::Delay(time) => {
-                tokio::time::sleep(time).await;
-                Ok(())
-            }
+            Effect::Delay(_) | Effect::Nothing => send(&mut respond, Ok(Vec::new())),
             Effect::Status(code, text) => send_status(&mut respond, Code(code), &text),
             // A field of wire type 7, which does not exist.
             Effect::Garbage => send(&mut respond, Ok(vec![0xff; 64])),

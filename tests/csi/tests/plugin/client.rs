@@ -1,14 +1,6 @@
-//! The client against the plugin as a program: conformance, faults, crashes, secrets.
+//! The client: conformance, faults, deaths of the plugin, secrets.
 
-#![expect(clippy::unwrap_used, reason = "tests may panic")]
-
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    process::{Child, Command},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use herdlet_base::test_env::TestEnv;
 use herdlet_csi::{
@@ -25,72 +17,7 @@ use herdlet_csi_plugin::{
     mounted::{self, MountState},
 };
 
-/// A running plugin; ended with the test.
-struct Running {
-    data: PathBuf,
-    socket: PathBuf,
-    options: Vec<&'static str>,
-    child: Child,
-}
-
-impl Running {
-    async fn start(folder: &Path, options: &[&'static str]) -> Self {
-        let (data, socket) = (folder.join("data"), folder.join("csi.sock"));
-        fs::create_dir_all(data.join("faults")).unwrap();
-        let child = spawn(&data, &socket, options);
-        let mut running = Self { data, socket, options: options.to_vec(), child };
-        running.ready().await;
-        running
-    }
-
-    async fn ready(&mut self) {
-        let begin = Instant::now();
-        while self.client().probe().await.is_err() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "the plugin does not start");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Waits until the plugin has died, and starts it again.
-    async fn restart(&mut self) {
-        self.child.wait().unwrap();
-        self.child = spawn(&self.data, &self.socket, &self.options);
-        self.ready().await;
-    }
-
-    fn client(&self) -> Client {
-        Client::new(self.socket.clone())
-    }
-
-    fn fail(&self, call: &str, fault: &str) {
-        fs::write(self.data.join("faults").join(call), fault).unwrap();
-    }
-
-    /// Calls since the last time, each with its code; without probes.
-    fn calls(&self) -> Vec<String> {
-        let path = self.data.join("calls");
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        fs::write(path, "").unwrap();
-        text.lines().filter(|line| !line.starts_with("Probe")).map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(data: &Path, socket: &Path, options: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_csi-plugin"))
-        .args(["--endpoint", &format!("unix://{}", socket.display())])
-        .arg("--data")
-        .arg(data)
-        .args(options)
-        .spawn()
-        .unwrap()
-}
+use crate::running::Running;
 
 /// A volume, and where it is used.
 struct Volume {

@@ -1,0 +1,7 @@
+//! herdlet's client of CSI against the plugin as a program.
+
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
+
+mod client;
+mod running;
+mod volumes;
