@@ -13,6 +13,9 @@
 //! | [`identity`] | calls about the plugin: name, services, readiness |
 //! | [`controller`] | calls to the storage system: create, attach, expand, delete, list, snapshots |
 //! | [`node`] | calls on this machine: stage, publish, statistics |
+//! | [`description`] | what a plugin reports about itself |
+//! | [`supervision`] | whether a plugin's task is ready in time, and stays so |
+//! | [`registry`] | the plugins that run now |
 //! | [`capability`] | how a volume is used: access and attachment modes, mount options |
 //! | [`secrets`] | secrets of volumes |
 //! | [`volumes`] | the volumes of a plugin on this machine: staged, published, and undone after any crash |
@@ -22,9 +25,12 @@ pub mod capability;
 pub mod client;
 mod connection;
 pub mod controller;
+pub mod description;
 pub mod error;
 pub mod identity;
 pub mod node;
+pub mod registry;
 pub mod secrets;
+pub mod supervision;
 pub mod volumes;
 pub mod wire;

@@ -1,16 +1,19 @@
 //! The client: conformance, faults, deaths of the plugin, secrets.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use herdlet_base::test_env::TestEnv;
 use herdlet_csi::{
     capability::{MountOptions, Usage, Writing},
     client::Client,
     controller::NewVolume,
+    description::{PluginType, Service, UnusableError},
     error::{CallError, CallFailure, Code, ErrorClass},
     identity::Readiness,
     node::{Context, PublishPaths, VolumeUse},
+    registry::{Instance, Plugins},
     secrets::Secrets,
+    supervision::{PluginHealth, supervise},
 };
 use herdlet_csi_plugin::{
     conformance::{self, WRITER},
@@ -297,4 +300,58 @@ async fn a_restarted_plugin_may_have_another_node_id() {
     running.options = vec!["--node-id", "after"];
     running.restart().await;
     assert_eq!(running.client().node_info().await.unwrap().id, "after");
+}
+
+/// As its type demands, a plugin is described with one service or both.
+#[tokio::test]
+async fn plugins_are_described_by_their_type() {
+    let env = TestEnv::plain();
+    let running = Running::start(env.path(), &[]).await;
+    for (kind, has_node, has_controller) in [
+        (PluginType::Node, true, false),
+        (PluginType::Controller, false, true),
+        (PluginType::Monolith, true, true),
+    ] {
+        let found = running.client().describe(kind).await.unwrap();
+        assert_eq!(found.info.name, "csi.test.herdlet");
+        assert_eq!(
+            (found.node.is_some(), found.controller.is_some()),
+            (has_node, has_controller),
+            "{kind:?}"
+        );
+    }
+    running.fail("GetPluginCapabilities", "nothing");
+    let error = running.client().describe(PluginType::Controller).await.unwrap_err();
+    assert!(error.to_string().contains("has no Controller service; set `type = \"node\"`"), "{error}");
+    fs::write(running.data.join("starting"), "").unwrap();
+    let error = running.client().describe(PluginType::Node).await.unwrap_err();
+    assert_eq!(error, UnusableError::Starting);
+}
+
+/// The task's plugin listens late; then it is registered, and found.
+#[tokio::test]
+async fn a_plugin_that_listens_late_is_supervised() {
+    let env = TestEnv::plain();
+    let client = Client::new(env.path().join("csi.sock"));
+    let plugins = Plugins::default();
+    let mut changes = plugins.changes();
+    let registered = |health| {
+        let PluginHealth::Healthy(description) = health else { return };
+        let (owner, kind, client) = ("a1/plugin".to_owned(), PluginType::Monolith, client.clone());
+        plugins.register("p", Instance { owner, kind, client, description: *description, unhealthy: None });
+    };
+    let describe = async || client.describe(PluginType::Monolith).await;
+    let supervision = supervise(Duration::from_secs(60), describe, registered);
+    let start = async {
+        assert!(plugins.find("p", Service::Node).is_err());
+        let running = Running::start(env.path(), &[]).await;
+        changes.changed().await.unwrap();
+        running
+    };
+    let _running = tokio::select! {
+        ended = supervision => panic!("{ended:?}"),
+        running = start => running,
+    };
+    let found = plugins.find("p", Service::Node).unwrap();
+    assert_eq!(found.client.probe().await.unwrap(), Readiness::Ready);
 }
