@@ -97,19 +97,21 @@ impl Client {
     }
 }
 
-/// Texts of a plugin without secrets and control characters, and not too long.
+/// A text of a plugin without secrets and control characters, and not too long.
+pub(crate) fn clean(text: &str, secrets: &Secrets) -> String {
+    let text = secrets.redact(text).replace(char::is_control, " ");
+    match text.len() > MESSAGE_BYTES_MAX {
+        true => format!("{}…", &text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)]),
+        false => text,
+    }
+}
+
 fn harmless(failure: CallFailure, secrets: &Secrets) -> CallFailure {
-    let clean = |text: String| {
-        let text = secrets.redact(&text);
-        let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-        match text.len() > MESSAGE_BYTES_MAX {
-            true => format!("{}…", &text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)]),
-            false => text,
-        }
-    };
     match failure {
-        CallFailure::Reported { code, message } => CallFailure::Reported { code, message: clean(message) },
-        CallFailure::Invalid { why } => CallFailure::Invalid { why: clean(why) },
+        CallFailure::Reported { code, message } => {
+            CallFailure::Reported { code, message: clean(&message, secrets) }
+        }
+        CallFailure::Invalid { why } => CallFailure::Invalid { why: clean(&why, secrets) },
         failure @ (CallFailure::Unreachable { .. }
         | CallFailure::Overdue { .. }
         | CallFailure::Interrupted { .. }) => failure,

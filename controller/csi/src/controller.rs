@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     capability::{MountOptions, Usage, Writing},
-    client::{Client, Method},
+    client::{Client, Method, clean},
     error::CallError,
     node::{Context, VolumeUse},
     secrets::Secrets,
@@ -167,10 +167,7 @@ impl Client {
         // A plugin confirms what it has checked; what it leaves out it does not know.
         Ok(match response.confirmed {
             Some(confirmed) if confirmed.volume_capabilities.contains(&capability) => Validation::Confirmed,
-            Some(_) | None => {
-                let why = volume.secrets.redact(&response.message).replace(char::is_control, " ");
-                Validation::Rejected(why)
-            }
+            Some(_) | None => Validation::Rejected(clean(&response.message, volume.secrets)),
         })
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     capability::{MountOptions, Usage, Writing},
-    client::{Client, Method},
+    client::{Client, Method, clean},
     error::CallError,
     secrets::Secrets,
     wire::{
@@ -92,8 +92,9 @@ pub struct Amounts {
 impl Client {
     pub async fn node_info(&self) -> Result<NodeInfo, CallError> {
         let response: NodeGetInfoResponse = self.call(&GET_INFO, NodeGetInfoRequest {}).await?;
-        if !(1..=NODE_ID_BYTES_MAX).contains(&response.node_id.len()) {
-            return Err(GET_INFO.invalid("the node's id must have 1 to 256 bytes"));
+        let id = &response.node_id;
+        if !(1..=NODE_ID_BYTES_MAX).contains(&id.len()) || id.contains(char::is_control) {
+            return Err(GET_INFO.invalid("the node's id must have 1 to 256 bytes, and no control characters"));
         }
         let volumes_max = u64::try_from(response.max_volumes_per_node)
             .map_err(|_| GET_INFO.invalid("the maximum of volumes is negative"))?;
@@ -185,7 +186,7 @@ impl Client {
         Ok(VolumeStatistics {
             bytes: amounts(VolumeUsage::BYTES),
             inodes: amounts(VolumeUsage::INODES),
-            abnormal: condition.map(|condition| condition.message.replace(char::is_control, " ")),
+            abnormal: condition.map(|condition| clean(&condition.message, &Secrets::default())),
         })
     }
 

@@ -54,6 +54,13 @@ pub enum VolumeError {
     /// The plugin reports success, and the volume is still mounted.
     #[error("{doing} the volume: the CSI plugin reports success, and it is still mounted at {}", path.display())]
     StillMounted { doing: &'static str, path: PathBuf },
+    /// It was deleted and created again with the same name, while claims on the first one exist.
+    #[error(
+        "use the volume {volume_id}: {} is still that of {}; the allocations that use it must end first",
+        path.display(),
+        found.as_deref().map_or_else(|| "an unknown volume".to_owned(), |found| format!("the volume {found}"))
+    )]
+    OtherVolume { volume_id: String, found: Option<String>, path: PathBuf },
     /// The agent is ending.
     #[error("use the plugin's directory: the work was interrupted")]
     Interrupted,
@@ -65,7 +72,10 @@ impl VolumeError {
         match self {
             Self::Call(error) => error.class() == ErrorClass::Retry,
             Self::Table(_) | Self::Interrupted => true,
-            Self::Files(_) | Self::Invisible { .. } | Self::StillMounted { .. } => false,
+            Self::Files(_)
+            | Self::Invisible { .. }
+            | Self::StillMounted { .. }
+            | Self::OtherVolume { .. } => false,
         }
     }
 }
@@ -116,12 +126,13 @@ impl NodeVolumes {
     ) -> Result<PathBuf, VolumeError> {
         let lock = self.lock(claim);
         let _held = lock.lock().await;
-        let id = volume.volume_id.to_owned();
+        let (id, same) = (volume.volume_id.to_owned(), volume.volume_id.to_owned());
         self.on_disk(claim, move |claims, claim| claims.begin(claim, &id)).await?;
         let inside = self.root.inside(claim);
         let stages = plugin.features.contains(&NodeFeature::Stage);
         if stages {
-            let is_staged = self.on_disk(claim, |claims, claim| claims.prepare_staging(claim)).await?;
+            let is_staged =
+                self.on_disk(claim, move |claims, claim| claims.prepare_staging(claim, &same)).await?;
             if !is_staged {
                 plugin.client.stage(volume, &inside.staging).await?;
             }
@@ -145,14 +156,14 @@ impl NodeVolumes {
     pub async fn down(&self, client: &Client, claim: &Claim) -> Result<(), VolumeError> {
         let lock = self.lock(claim);
         let _held = lock.lock().await;
-        let found = self.on_disk(claim, |claims, claim| claims.find(claim)).await?;
+        let found = self.on_disk(claim, |claims, claim| Ok(claims.find(claim)?)).await?;
         let Some(found) = found else { return Ok(()) };
         // Without the volume's id, no call was made.
         if let Some(volume_id) = &found.volume_id {
             self.unpublish(client, claim, volume_id).await?;
             self.unstage(client, claim, volume_id).await?;
         }
-        self.on_disk(claim, |claims, claim| claims.end(claim)).await
+        self.on_disk(claim, |claims, claim| Ok(claims.end(claim)?)).await
     }
 
     /// What exists of a claim, without a call.
@@ -161,7 +172,7 @@ impl NodeVolumes {
     ///
     /// If the plugin's directory or the mount table can't be read.
     pub async fn inspect(&self, claim: &Claim) -> Result<Presence, VolumeError> {
-        let found = self.on_disk(claim, |claims, claim| claims.find(claim)).await?;
+        let found = self.on_disk(claim, |claims, claim| Ok(claims.find(claim)?)).await?;
         if found.is_none() {
             return Ok(Presence::Absent);
         }
@@ -196,13 +207,16 @@ impl NodeVolumes {
             return Err(VolumeError::StillMounted { doing: "unpublish", path });
         }
         // Nothing is mounted: an error of the plugin, such as "no mount point", means that nothing is left to do.
-        self.on_disk(claim, |claims, claim| claims.remove_target(claim)).await
+        self.on_disk(claim, |claims, claim| Ok(claims.remove_target(claim)?)).await
     }
 
     async fn unstage(&self, client: &Client, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
-        if !self.on_disk(claim, |claims, claim| claims.is_last_of_staging(claim)).await? {
+        if !self.on_disk(claim, |claims, claim| Ok(claims.is_last_of_staging(claim)?)).await? {
             return Ok(());
         }
+        // It may be another one: the claim was refused because of it, and is the last.
+        let staged = self.on_disk(claim, |claims, claim| Ok(claims.staged_id(claim)?)).await?;
+        let volume_id = staged.as_deref().unwrap_or(volume_id);
         let result = client.unstage(volume_id, &self.root.inside(claim).staging).await;
         let path = self.root.staging(claim);
         let is_mounted = self.is_mounted(path.clone()).await?;
@@ -213,7 +227,7 @@ impl NodeVolumes {
             Err(error) if error.class() == ErrorClass::NotFound && !is_mounted => {}
             Err(error) => return Err(error.into()),
         }
-        self.on_disk(claim, |claims, claim| claims.remove_staging(claim)).await
+        self.on_disk(claim, |claims, claim| Ok(claims.remove_staging(claim)?)).await
     }
 
     /// Calls for a volume wait for each other.
@@ -231,11 +245,11 @@ impl NodeVolumes {
     async fn on_disk<T: Send + 'static>(
         &self,
         claim: &Claim,
-        work: impl FnOnce(&Claims<'_>, &Claim) -> Result<T, FsError> + Send + 'static,
+        work: impl FnOnce(&Claims<'_>, &Claim) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let (root, claim) = (Arc::clone(&self.root), claim.clone());
         let result = off_thread(move || work(&Claims::of(&root), &claim)).await;
-        Ok(result.map_err(|_| VolumeError::Interrupted)??)
+        result.map_err(|_| VolumeError::Interrupted)?
     }
 
     /// Asks the mount table: a mount of a server that does not answer would block other calls.

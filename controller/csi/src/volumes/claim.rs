@@ -6,7 +6,10 @@ use std::{ffi::OsStr, path::Path};
 
 use herdlet_base::safe_fs::{Crossing, Dir, FsError, Outlives, Rights};
 
-use super::paths::{self, CLAIMS, PluginRoot, STAGING, TARGET};
+use super::{
+    VolumeError,
+    paths::{self, CLAIMS, PluginRoot, STAGING, TARGET},
+};
 use crate::capability::Usage;
 
 /// The use of a volume by an allocation.
@@ -47,24 +50,36 @@ impl<'r> Claims<'r> {
     }
 
     /// Records a claim, before any call for it.
-    pub(super) fn begin(&self, claim: &Claim, volume_id: &str) -> Result<(), FsError> {
+    pub(super) fn begin(&self, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
         let dir = self.open()?.make_all(&paths::directory(claim), PRIVATE)?;
-        dir.write_file(OsStr::new(VOLUME_ID), volume_id.as_bytes(), PRIVATE_FILE, Outlives::PowerCuts)
+        let known = read_id(&dir, VOLUME_ID)?;
+        match known {
+            Some(known) if known == volume_id => Ok(()),
+            None => Ok(write_id(&dir, VOLUME_ID, volume_id)?),
+            found => Err(other_volume(volume_id, found, dir.path())),
+        }
     }
 
     pub(super) fn find(&self, claim: &Claim) -> Result<Option<FoundClaim>, FsError> {
         let Some(dir) = self.below(&paths::directory(claim))? else { return Ok(None) };
-        let id = dir.read_file(OsStr::new(VOLUME_ID), VOLUME_ID_BYTES_MAX)?;
-        Ok(Some(FoundClaim { volume_id: id.and_then(|id| String::from_utf8(id).ok()) }))
+        Ok(Some(FoundClaim { volume_id: read_id(&dir, VOLUME_ID)? }))
     }
 
-    /// Creates the directory to stage at. Returns whether the volume is staged there.
-    pub(super) fn prepare_staging(&self, claim: &Claim) -> Result<bool, FsError> {
-        let path = paths::staging(claim);
-        let full = self.root.host.join(&path);
-        let is_staged = self.root.is_mounted(&full).map_err(|error| FsError::io("examine", full, error))?;
+    /// Creates the directory to stage at. Returns whether the volume is staged there. The volume's id is recorded beside
+    /// it before the first call.
+    pub(super) fn prepare_staging(&self, claim: &Claim, volume_id: &str) -> Result<bool, VolumeError> {
+        let path = self.root.staging(claim);
+        let is_staged = self.root.is_mounted(&path).map_err(VolumeError::Table)?;
+        let root = self.open()?;
+        let parent = root.make_all(&paths::staging_parent(claim), PRIVATE)?;
+        let record = paths::staging_record(claim);
+        match read_id(&parent, &record)? {
+            Some(known) if known == volume_id => {}
+            None if !is_staged => write_id(&parent, &record, volume_id)?,
+            found => return Err(other_volume(volume_id, found, &path)),
+        }
         if !is_staged {
-            self.open()?.make_all(&path, PRIVATE)?;
+            root.make_all(&paths::staging(claim), PRIVATE)?;
         }
         Ok(is_staged)
     }
@@ -86,6 +101,12 @@ impl<'r> Claims<'r> {
         Ok(true)
     }
 
+    /// The id of the volume that is staged, or was about to be.
+    pub(super) fn staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+        let Some(dir) = self.below(&paths::staging_parent(claim))? else { return Ok(None) };
+        read_id(&dir, &paths::staging_record(claim))
+    }
+
     /// Removes the target, at which nothing is mounted. A plugin may have removed it.
     pub(super) fn remove_target(&self, claim: &Claim) -> Result<(), FsError> {
         let Some(dir) = self.below(&paths::directory(claim))? else { return Ok(()) };
@@ -94,6 +115,11 @@ impl<'r> Claims<'r> {
 
     /// Removes the directory to stage at, at which nothing is mounted, and its parents that are empty.
     pub(super) fn remove_staging(&self, claim: &Claim) -> Result<(), FsError> {
+        if let Some((dir, name)) = self.parent(&self.open()?, &paths::staging(claim))? {
+            remove(&dir, OsStr::new(&name))?;
+            // After the directory: without the record, what is staged there would be unknown.
+            dir.unlink(OsStr::new(&paths::staging_record(claim)))?;
+        }
         self.remove_with_parents(&paths::staging(claim), STAGING)
     }
 
@@ -169,6 +195,19 @@ impl<'r> Claims<'r> {
         }
         Ok(())
     }
+}
+
+fn read_id(dir: &Dir, name: &str) -> Result<Option<String>, FsError> {
+    let id = dir.read_file(OsStr::new(name), VOLUME_ID_BYTES_MAX)?;
+    Ok(id.and_then(|id| String::from_utf8(id).ok()))
+}
+
+fn write_id(dir: &Dir, name: &str, volume_id: &str) -> Result<(), FsError> {
+    dir.write_file(OsStr::new(name), volume_id.as_bytes(), PRIVATE_FILE, Outlives::PowerCuts)
+}
+
+fn other_volume(volume_id: &str, found: Option<String>, path: &Path) -> VolumeError {
+    VolumeError::OtherVolume { volume_id: volume_id.to_owned(), found, path: path.to_owned() }
 }
 
 /// Removes an empty directory, or a file.

@@ -1,7 +1,7 @@
 //! Paths of a plugin's volumes, on this machine and in the plugin's own root. They are functions of ids.
 //!
 //! `staging/NAMESPACE/VOLUME/USAGE` is where a volume is staged, `per-alloc/ALLOC/NAMESPACE/VOLUME/USAGE` an allocation's
-//! claim, and `target` in it where the volume is published. Namespaces are part of both: volumes in two of them may have
+//! claim, and `target` in it where the volume is published. Beside each of both is a file with the volume's id. Namespaces are part of both: volumes in two of them may have
 //! the same name.
 
 use std::{
@@ -56,8 +56,16 @@ pub(super) const STAGING: &str = "staging";
 pub(super) const CLAIMS: &str = "per-alloc";
 
 pub(super) fn staging(claim: &Claim) -> PathBuf {
-    let volume = [STAGING, &encode(&claim.namespace), &encode(&claim.volume)].iter().collect::<PathBuf>();
-    volume.join(claim.usage.to_string())
+    staging_parent(claim).join(claim.usage.to_string())
+}
+
+pub(super) fn staging_parent(claim: &Claim) -> PathBuf {
+    [STAGING, &encode(&claim.namespace), &encode(&claim.volume)].iter().collect()
+}
+
+/// The name of the file with the id of the volume that is staged, beside its directory.
+pub(super) fn staging_record(claim: &Claim) -> String {
+    format!("{}.id", claim.usage)
 }
 
 pub(super) fn directory(claim: &Claim) -> PathBuf {

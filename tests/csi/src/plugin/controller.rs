@@ -16,7 +16,7 @@ use herdlet_csi::{
     },
 };
 
-use super::{Plugin, Reply, internal, precondition, required, supported};
+use super::{Plugin, Reply, internal, node, precondition, required, supported};
 use crate::storage::{Item, copy};
 
 /// Capacity of a volume without a demand.
@@ -115,7 +115,7 @@ impl Plugin {
         request: &ControllerUnpublishVolumeRequest,
     ) -> Reply<ControllerUnpublishVolumeResponse> {
         let volume = self.volume(&request.volume_id)?;
-        if request.node_id == self.node_id && !volume.names("published").is_empty() {
+        if request.node_id == self.node_id && !node::users(&volume).is_empty() {
             return Err(precondition(format!("volume {} is published", volume.id)));
         }
         volume.clear(&format!("attached/{}", request.node_id)).map_err(internal)?;

@@ -59,11 +59,9 @@ impl Plugin {
     pub(super) fn unstage(&self, request: &NodeUnstageVolumeRequest) -> Reply<NodeUnstageVolumeResponse> {
         required(&request.staging_target_path, "staging target path")?;
         let volume = self.volume(&request.volume_id)?;
-        let users = volume.names("published").into_iter();
-        let mut users = users.filter_map(|name| volume.get(&format!("published/{name}")));
-        if let Some(user) = users.find(|user| user.starts_with(&format!("{}\n", request.staging_target_path)))
-        {
-            return Err(precondition(format!("it is still published: {user}")));
+        let user = users(&volume).into_iter().find(|(staging, _)| *staging == request.staging_target_path);
+        if let Some((_, target)) = user {
+            return Err(precondition(format!("it is still published at {target}")));
         }
         mounted::remove(Path::new(&request.staging_target_path)).map_err(internal)?;
         Ok(NodeUnstageVolumeResponse {})
@@ -156,6 +154,18 @@ impl Plugin {
         }
         Err(precondition(format!("volume {} is not attached to node {}", volume.id, self.node_id)))
     }
+}
+
+/// Where a volume is staged and published. A record whose target was unmounted by a reboot is of no use.
+pub(super) fn users(volume: &Item) -> Vec<(String, String)> {
+    let records = volume.names("published").into_iter();
+    let records = records.filter_map(|name| volume.get(&format!("published/{name}")));
+    let pairs = records.filter_map(|record| {
+        let (staging, target) = record.split_once('\n')?;
+        Some((staging.to_owned(), target.to_owned()))
+    });
+    let is_mounted = |path: &str| !matches!(mounted::find(Path::new(path)), Ok(MountState::No));
+    pairs.filter(|(_, target)| is_mounted(target)).collect()
 }
 
 /// The property of a volume for a target.

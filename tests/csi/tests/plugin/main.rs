@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
+mod campaign;
 mod client;
 mod running;
 mod volumes;

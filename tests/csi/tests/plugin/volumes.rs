@@ -23,26 +23,26 @@ use herdlet_csi_plugin::conformance::WRITER;
 use crate::running::Running;
 
 /// A machine with a running plugin.
-struct Machine {
-    env: TestEnv,
-    running: Running,
-    client: Client,
-    features: BTreeSet<NodeFeature>,
-    root: PathBuf,
-    volumes: NodeVolumes,
+pub(crate) struct Machine {
+    pub(crate) env: TestEnv,
+    pub(crate) running: Running,
+    pub(crate) client: Client,
+    pub(crate) features: BTreeSet<NodeFeature>,
+    pub(crate) root: PathBuf,
+    pub(crate) volumes: NodeVolumes,
 }
 
 /// A volume that exists and is attached.
-struct Stored {
-    id: String,
-    context: Context,
-    options: MountOptions,
-    secrets: Secrets,
+pub(crate) struct Stored {
+    pub(crate) id: String,
+    pub(crate) context: Context,
+    pub(crate) options: MountOptions,
+    pub(crate) secrets: Secrets,
 }
 
 impl Machine {
     /// `None`: tests may not mount here.
-    async fn start(options: &[&'static str]) -> Option<Self> {
+    pub(crate) async fn start(options: &[&'static str]) -> Option<Self> {
         let env = TestEnv::mounting()?;
         let root = env.path().canonicalize().unwrap().join("csi/node/p");
         fs::create_dir_all(&root).unwrap();
@@ -55,11 +55,11 @@ impl Machine {
     }
 
     /// As the next agent, which knows nothing.
-    fn restart_agent(&mut self) {
+    pub(crate) fn restart_agent(&mut self) {
         self.volumes = volumes_of(&self.root);
     }
 
-    async fn create(&self, name: &str) -> Stored {
+    pub(crate) async fn create(&self, name: &str) -> Stored {
         let (options, secrets) = (MountOptions::default(), Secrets::default());
         let new = NewVolume {
             name,
@@ -78,17 +78,17 @@ impl Machine {
         stored
     }
 
-    async fn up(&self, claim: &Claim, stored: &Stored) -> Result<PathBuf, VolumeError> {
+    pub(crate) async fn up(&self, claim: &Claim, stored: &Stored) -> Result<PathBuf, VolumeError> {
         let plugin = NodePlugin { client: &self.client, features: &self.features };
         self.volumes.up(plugin, claim, &stored.used(claim.usage)).await
     }
 
-    async fn down(&self, claim: &Claim) -> Result<(), VolumeError> {
+    pub(crate) async fn down(&self, claim: &Claim) -> Result<(), VolumeError> {
         self.volumes.down(&self.client, claim).await
     }
 
     /// Nothing is mounted, and no directory is left.
-    fn assert_clean(&self, context: &str) {
+    pub(crate) fn assert_clean(&self, context: &str) {
         assert!(self.env.mounted().is_empty(), "{context}: {:?}", self.env.mounted());
         for folder in ["per-alloc", "staging"] {
             let left: Vec<_> = fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten().collect();
@@ -114,7 +114,7 @@ fn volumes_of(root: &Path) -> NodeVolumes {
     NodeVolumes::new(PluginRoot { host: root.to_owned(), inside: root.display().to_string() })
 }
 
-fn claim(alloc: &str) -> Claim {
+pub(crate) fn claim(alloc: &str) -> Claim {
     Claim {
         alloc: alloc.to_owned(),
         namespace: "default".to_owned(),
@@ -431,4 +431,28 @@ async fn a_directory_is_shared_once() {
         let line = table.lines().find(|line| line.contains(&format!(" {} ", folder.display()))).unwrap();
         assert!(line.contains(" shared:"), "{line}");
     }
+}
+
+/// A volume was deleted, and another one created with its name, while the first is in use.
+#[tokio::test]
+async fn another_volume_with_the_same_name_is_not_mistaken_for_it() {
+    let Some(machine) = Machine::start(&[]).await else { return };
+    let (first, second) = (machine.create("first").await, machine.create("second").await);
+    let path = machine.up(&claim("a"), &first).await.unwrap();
+    fs::write(path.join("file"), "first").unwrap();
+    machine.running.calls();
+    for alloc in ["a", "b"] {
+        let error = machine.up(&claim(alloc), &second).await.unwrap_err();
+        assert!(matches!(error, VolumeError::OtherVolume { .. }) && !error.is_temporary(), "{error}");
+        let text = format!("is still that of the volume {}; the allocations", first.id);
+        assert!(error.to_string().contains(&text), "{error}");
+    }
+    assert!(machine.running.calls().is_empty());
+    machine.down(&claim("b")).await.unwrap();
+    assert_eq!(fs::read_to_string(path.join("file")).unwrap(), "first");
+    machine.down(&claim("a")).await.unwrap();
+    let path = machine.up(&claim("b"), &second).await.unwrap();
+    assert!(!path.join("file").exists());
+    machine.down(&claim("b")).await.unwrap();
+    machine.assert_clean("all are down");
 }
