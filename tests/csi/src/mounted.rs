@@ -1,6 +1,6 @@
-//! Bind mounts of directories.
+//! Bind mounts of directories and devices, and loop devices.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, process::Command};
 
 use herdlet_base::mounts::table::mounts_below_now;
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
@@ -53,14 +53,46 @@ pub fn remove(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes an empty directory; one that is missing is removed.
+/// Removes an empty directory or a file; one that is missing is removed.
 ///
 /// # Errors
 ///
 /// If it is not empty, or a system call fails.
-pub fn remove_directory(path: &Path) -> io::Result<()> {
-    match fs::remove_dir(path) {
+pub fn remove_target(path: &Path) -> io::Result<()> {
+    let removed = if path.is_file() { fs::remove_file(path) } else { fs::remove_dir(path) };
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// The loop device of an image; one is set up if there is none.
+///
+/// # Errors
+///
+/// If `losetup` fails.
+pub fn device(image: &Path) -> io::Result<String> {
+    let known = losetup(["--list", "--noheadings", "--output", "NAME", "--associated"], image)?;
+    match known.lines().next() {
+        Some(device) => Ok(device.trim().to_owned()),
+        None => Ok(losetup(["--find", "--show"], image)?.trim().to_owned()),
+    }
+}
+
+/// Removes all loop devices of an image.
+///
+/// # Errors
+///
+/// If `losetup` fails.
+pub fn remove_devices(image: &Path) -> io::Result<()> {
+    let known = losetup(["--list", "--noheadings", "--output", "NAME", "--associated"], image)?;
+    known.lines().try_for_each(|device| losetup(["--detach"], Path::new(device.trim())).map(drop))
+}
+
+fn losetup<const N: usize>(options: [&str; N], path: &Path) -> io::Result<String> {
+    let ended = Command::new("losetup").args(options).arg(path).output()?;
+    if !ended.status.success() {
+        return Err(io::Error::other(String::from_utf8_lossy(&ended.stderr).into_owned()));
+    }
+    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }

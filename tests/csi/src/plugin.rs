@@ -163,12 +163,18 @@ fn required(value: &str, name: &str) -> Reply<()> {
     Ok(())
 }
 
-/// The plugin has only directories.
-fn supported(capability: Option<&VolumeCapability>) -> Reply<()> {
+/// What a task sees of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Directory,
+    Device,
+}
+
+fn supported(capability: Option<&VolumeCapability>) -> Reply<Access> {
     let capability = capability.filter(|capability| capability.access_mode.is_some());
     match capability {
-        Some(VolumeCapability { mount: Some(_), .. }) => Ok(()),
-        Some(_) => Err((Code::INVALID_ARGUMENT, "only file systems are supported".to_owned())),
-        None => Err((Code::INVALID_ARGUMENT, "the request has no volume capability".to_owned())),
+        Some(VolumeCapability { mount: Some(_), block: None, .. }) => Ok(Access::Directory),
+        Some(VolumeCapability { mount: None, block: Some(_), .. }) => Ok(Access::Device),
+        Some(_) | None => Err((Code::INVALID_ARGUMENT, "the request has no volume capability".to_owned())),
     }
 }

@@ -86,6 +86,18 @@ impl Item {
         self.folder.join("content")
     }
 
+    /// The image of a block device, as long as the volume's capacity.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be created.
+    pub fn image(&self) -> io::Result<PathBuf> {
+        let path = self.folder.join("image");
+        let image = fs::OpenOptions::new().create(true).append(true).open(&path)?;
+        image.set_len(self.capacity().try_into().unwrap_or_default())?;
+        Ok(path)
+    }
+
     pub fn get(&self, property: &str) -> Option<String> {
         fs::read_to_string(self.folder.join(property)).ok()
     }

@@ -45,7 +45,9 @@ impl Plugin {
         if request.volume_capabilities.is_empty() {
             return Err((Code::INVALID_ARGUMENT, "the request has no volume capabilities".to_owned()));
         }
-        request.volume_capabilities.iter().try_for_each(|capability| supported(Some(capability)))?;
+        for capability in &request.volume_capabilities {
+            supported(Some(capability))?;
+        }
         let range = request.capacity_range.unwrap_or_default();
         let capacity = if range.required_bytes == 0 { CAPACITY } else { range.required_bytes };
         let known = self.volumes.find(&crate::storage::Storage::id(&request.name));

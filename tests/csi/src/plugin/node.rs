@@ -13,7 +13,7 @@ use herdlet_csi::{
     },
 };
 
-use super::{Plugin, Reply, Staging, internal, precondition, required, supported};
+use super::{Access, Plugin, Reply, Staging, internal, precondition, required, supported};
 use crate::{
     mounted::{self, MountState},
     storage::Item,
@@ -38,7 +38,7 @@ impl Plugin {
 
     pub(super) fn stage(&self, request: &NodeStageVolumeRequest) -> Reply<NodeStageVolumeResponse> {
         required(&request.staging_target_path, "staging target path")?;
-        supported(request.volume_capability.as_ref())?;
+        let access = supported(request.volume_capability.as_ref())?;
         let volume = self.volume(&request.volume_id)?;
         self.attached(&volume)?;
         if request.publish_context.get("attachment") != Some(&volume.id) {
@@ -50,7 +50,9 @@ impl Plugin {
             return Err((Code(16), format!("the token {token} is wrong")));
         }
         let staging = Path::new(&request.staging_target_path);
-        if mounted::find(staging).map_err(internal)? == MountState::No {
+        if access == Access::Device {
+            mounted::device(&volume.image().map_err(internal)?).map_err(internal)?;
+        } else if mounted::find(staging).map_err(internal)? == MountState::No {
             mounted::bind(&volume.content(), staging, MountState::ReadWrite).map_err(internal)?;
         }
         Ok(NodeStageVolumeResponse {})
@@ -64,17 +66,23 @@ impl Plugin {
             return Err(precondition(format!("it is still published at {target}")));
         }
         mounted::remove(Path::new(&request.staging_target_path)).map_err(internal)?;
+        if users(&volume).is_empty() {
+            mounted::remove_devices(&volume.image().map_err(internal)?).map_err(internal)?;
+        }
         Ok(NodeUnstageVolumeResponse {})
     }
 
     pub(super) fn publish(&self, request: &NodePublishVolumeRequest) -> Reply<NodePublishVolumeResponse> {
         required(&request.target_path, "target path")?;
-        supported(request.volume_capability.as_ref())?;
+        let access = supported(request.volume_capability.as_ref())?;
         let volume = self.volume(&request.volume_id)?;
         self.attached(&volume)?;
-        let source = match self.staging {
-            Staging::Absent => volume.content(),
-            Staging::Present => {
+        let source = match (access, self.staging) {
+            (Access::Device, _) => {
+                mounted::device(&volume.image().map_err(internal)?).map_err(internal)?.into()
+            }
+            (Access::Directory, Staging::Absent) => volume.content(),
+            (Access::Directory, Staging::Present) => {
                 let staging = Path::new(&request.staging_target_path);
                 if request.staging_target_path.is_empty()
                     || mounted::find(staging).map_err(internal)? == MountState::No
@@ -96,7 +104,11 @@ impl Plugin {
         // Before the mount: a mount that is not listed would be missed.
         let listed = format!("{}\n{}", request.staging_target_path, request.target_path);
         volume.set(&published(&request.target_path), &listed).map_err(internal)?;
-        fs::create_dir_all(target).map_err(internal)?;
+        let prepared = match access {
+            Access::Directory => fs::create_dir_all(target),
+            Access::Device => fs::write(target, ""),
+        };
+        prepared.map_err(internal)?;
         mounted::bind(&source, target, mode).map_err(internal)?;
         Ok(NodePublishVolumeResponse {})
     }
@@ -109,7 +121,7 @@ impl Plugin {
         let volume = self.volume(&request.volume_id)?;
         let target = Path::new(&request.target_path);
         mounted::remove(target).map_err(internal)?;
-        mounted::remove_directory(target).map_err(internal)?;
+        mounted::remove_target(target).map_err(internal)?;
         volume.clear(&published(&request.target_path)).map_err(internal)?;
         Ok(NodeUnpublishVolumeResponse {})
     }

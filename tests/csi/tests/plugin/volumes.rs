@@ -4,14 +4,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    os::unix::fs::symlink,
+    io::Read as _,
+    os::unix::fs::{FileTypeExt as _, symlink},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use herdlet_base::{mounts::table::mounts_below_now, test_env::TestEnv};
 use herdlet_csi::{
-    capability::{MountOptions, Usage, Writing},
+    capability::{AttachmentMode, MountOptions, Usage, Writing},
     client::Client,
     controller::NewVolume,
     node::{Context, NodeFeature, VolumeUse},
@@ -455,4 +456,31 @@ async fn another_volume_with_the_same_name_is_not_mistaken_for_it() {
     assert!(!path.join("file").exists());
     machine.down(&claim("b")).await.unwrap();
     machine.assert_clean("all are down");
+}
+
+/// A block device is published as a file; nothing is mounted where it is staged.
+#[tokio::test]
+async fn block_devices_come_up_and_leave_nothing() {
+    let Some(machine) = Machine::start(&[]).await else { return };
+    let mut stored = machine.create("data").await;
+    let usage = Usage { attachment: AttachmentMode::BlockDevice, ..WRITER };
+    stored.context = machine.client.attach(&stored.used(usage), "node-1").await.unwrap();
+    let (first, second) = (Claim { usage, ..claim("a") }, Claim { usage, ..claim("b") });
+    let path = machine.up(&first, &stored).await.unwrap();
+    assert!(fs::metadata(&path).unwrap().file_type().is_block_device());
+    fs::write(&path, "written").unwrap();
+    let other = machine.up(&second, &stored).await.unwrap();
+    let mut begin = [0; 7];
+    fs::File::open(&other).unwrap().read_exact(&mut begin).unwrap();
+    assert_eq!(&begin, b"written");
+    machine.down(&first).await.unwrap();
+    assert_eq!(machine.volumes.inspect(&second).await.unwrap(), Presence::Published(other));
+    machine.down(&second).await.unwrap();
+    machine.assert_clean("both are down");
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let images =
+        devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    let data = machine.running.data.canonicalize().unwrap();
+    let left: Vec<String> = images.filter(|image| Path::new(image.trim()).starts_with(&data)).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
