@@ -11,8 +11,9 @@ use herdlet_csi::{
         CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest,
         DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse, ListSnapshotsRequest,
         ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, ServiceCapability, Snapshot,
-        SnapshotEntry, Timestamp, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
-        Volume, VolumeAccessMode, VolumeEntry, VolumeEntryStatus, controller_rpc,
+        SnapshotEntry, SourceId, Timestamp, ValidateVolumeCapabilitiesRequest,
+        ValidateVolumeCapabilitiesResponse, Volume, VolumeAccessMode, VolumeContentSource, VolumeEntry,
+        VolumeEntryStatus, controller_rpc,
     },
 };
 
@@ -64,9 +65,10 @@ impl Plugin {
         }
         let source = match &request.volume_content_source {
             Some(source) => {
-                let snapshot = source.snapshot.as_ref().map(|source| self.snapshots.find(&source.id));
-                let volume = source.volume.as_ref().map(|source| self.volumes.find(&source.id));
-                let found = snapshot.or(volume).flatten();
+                let snapshot =
+                    source.snapshot.as_ref().map(|source| ("snapshot", self.snapshots.find(&source.id)));
+                let volume = source.volume.as_ref().map(|source| ("volume", self.volumes.find(&source.id)));
+                let found = snapshot.or(volume).and_then(|(kind, item)| Some((kind, item?)));
                 Some(found.ok_or_else(|| (Code::NOT_FOUND, "no such source".to_owned()))?)
             }
             None => None,
@@ -75,7 +77,9 @@ impl Plugin {
             if let Some(token) = request.parameters.get("token") {
                 volume.set("token", token)?;
             }
-            source.map_or(Ok(()), |source| copy(&source.content(), &volume.content()))
+            let Some((kind, source)) = &source else { return Ok(()) };
+            volume.set("source", &format!("{kind} {}", source.id))?;
+            copy(&source.content(), &volume.content())
         };
         let volume = self.volumes.create(&request.name, capacity, fill).map_err(internal)?;
         Ok(CreateVolumeResponse { volume: Some(message(&volume)) })
@@ -98,6 +102,14 @@ impl Plugin {
         required(&request.node_id, "node id")?;
         supported(request.volume_capability.as_ref())?;
         let volume = self.volume(&request.volume_id)?;
+        if request.node_id != self.node_id && !self.data.join("nodes").join(&request.node_id).exists() {
+            return Err((Code::NOT_FOUND, format!("no node {}", request.node_id)));
+        }
+        let attached = format!("attached/{}", request.node_id);
+        let writing = if request.readonly { "ro" } else { "rw" };
+        if volume.get(&attached).is_some_and(|known| known != writing) {
+            return Err((Code::ALREADY_EXISTS, format!("volume {} is attached otherwise", volume.id)));
+        }
         let mode = request.volume_capability.and_then(|capability| capability.access_mode);
         let is_single = mode.is_some_and(|mode| {
             mode.mode == VolumeAccessMode::SINGLE_NODE_WRITER
@@ -107,7 +119,7 @@ impl Plugin {
         if let Some(other) = others.filter(|_| is_single) {
             return Err(precondition(format!("volume {} is attached to node {other}", volume.id)));
         }
-        volume.set(&format!("attached/{}", request.node_id), "").map_err(internal)?;
+        volume.set(&attached, writing).map_err(internal)?;
         let publish_context = BTreeMap::from([("attachment".to_owned(), volume.id)]);
         Ok(ControllerPublishVolumeResponse { publish_context })
     }
@@ -116,7 +128,10 @@ impl Plugin {
         &self,
         request: &ControllerUnpublishVolumeRequest,
     ) -> Reply<ControllerUnpublishVolumeResponse> {
-        let volume = self.volume(&request.volume_id)?;
+        required(&request.volume_id, "volume id")?;
+        let Some(volume) = self.volumes.find(&request.volume_id) else {
+            return Ok(ControllerUnpublishVolumeResponse {});
+        };
         if request.node_id == self.node_id && !node::users(&volume).is_empty() {
             return Err(precondition(format!("volume {} is published", volume.id)));
         }
@@ -129,6 +144,9 @@ impl Plugin {
         request: ValidateVolumeCapabilitiesRequest,
     ) -> Reply<ValidateVolumeCapabilitiesResponse> {
         self.volume(&request.volume_id)?;
+        if request.volume_capabilities.is_empty() {
+            return Err((Code::INVALID_ARGUMENT, "the request has no volume capabilities".to_owned()));
+        }
         let rejected = request.volume_capabilities.iter().find_map(|one| supported(Some(one)).err());
         if let Some((_, message)) = rejected {
             return Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
@@ -192,7 +210,12 @@ impl Plugin {
     }
 
     pub(super) fn list_snapshots(&self, request: &ListSnapshotsRequest) -> Reply<ListSnapshotsResponse> {
-        let snapshots = self.snapshots.list().map_err(internal)?;
+        let mut snapshots = self.snapshots.list().map_err(internal)?;
+        snapshots.retain(|snapshot| {
+            let source = snapshot.get("source").unwrap_or_default();
+            (request.snapshot_id.is_empty() || request.snapshot_id == snapshot.id)
+                && (request.source_volume_id.is_empty() || request.source_volume_id == source)
+        });
         let (page, next_token) = page(&snapshots, &request.starting_token, request.max_entries)?;
         let entry = |item: &Item| SnapshotEntry { snapshot: Some(snapshot(item)) };
         Ok(ListSnapshotsResponse { entries: page.iter().map(entry).collect(), next_token })
@@ -212,7 +235,16 @@ fn page<'a>(all: &'a [Item], token: &str, max: i32) -> Reply<(&'a [Item], String
 
 fn message(volume: &Item) -> Volume {
     let context = BTreeMap::from([("name".to_owned(), volume.get("name").unwrap_or_default())]);
+    let source = volume.get("source");
+    let content_source = source.as_deref().and_then(|source| source.split_once(' ')).map(|(kind, id)| {
+        let id = Some(SourceId { id: id.to_owned() });
+        match kind {
+            "snapshot" => VolumeContentSource { snapshot: id, volume: None },
+            _ => VolumeContentSource { snapshot: None, volume: id },
+        }
+    });
     Volume {
+        content_source,
         volume_id: volume.id.clone(),
         capacity_bytes: volume.capacity(),
         volume_context: context,

@@ -131,6 +131,7 @@ impl Plugin {
         &self,
         request: &NodeGetVolumeStatsRequest,
     ) -> Reply<NodeGetVolumeStatsResponse> {
+        required(&request.volume_path, "volume path")?;
         let volume = self.volume(&request.volume_id)?;
         let path = Path::new(&request.volume_path);
         if mounted::find(path).map_err(internal)? == MountState::No {

@@ -239,6 +239,10 @@ async fn calls_out_of_order_are_refused() {
     let deleted = volume.client.delete_volume(&volume.id, &volume.secrets).await;
     assert_eq!(class(deleted), ErrorClass::Precondition, "deleted while it is attached");
     let attached = volume.client.attach(&volume.used(), "node-2").await;
+    assert_eq!(attached.unwrap_err().class(), ErrorClass::NotFound, "attached to an unknown node");
+    fs::create_dir(running.data.join("nodes")).unwrap();
+    fs::write(running.data.join("nodes/node-2"), "").unwrap();
+    let attached = volume.client.attach(&volume.used(), "node-2").await;
     assert_eq!(attached.unwrap_err().class(), ErrorClass::Precondition, "attached to a second node");
     running.calls();
     volume.down().await.unwrap();
