@@ -20,7 +20,9 @@ use herdlet_csi_plugin::{
     mounted::{self, MountState},
 };
 
-use crate::running::Running;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::{campaign::Random, running::Running};
 
 /// A volume, and where it is used.
 struct Volume {
@@ -358,4 +360,39 @@ async fn a_plugin_that_listens_late_is_supervised() {
     };
     let found = plugins.find("p", Service::Node).unwrap();
     assert_eq!(found.client.probe().await.unwrap(), Readiness::Ready);
+}
+
+/// A peer that speaks no HTTP/2, or ends at any byte of it.
+#[tokio::test]
+async fn arbitrary_bytes_of_a_peer_are_errors() {
+    let env = TestEnv::plain();
+    let running = Running::start(env.path(), &[]).await;
+    // What a correct plugin sends, to be cut and damaged.
+    let mut stream = tokio::net::UnixStream::connect(&running.socket).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut correct = vec![0; 9];
+    stream.read_exact(&mut correct).await.unwrap();
+    let socket = env.path().join("other.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let client = Client::new(socket);
+    let mut random = Random(1);
+    for round in 0..300 {
+        let mut bytes = correct.clone();
+        match round % 3 {
+            0 => bytes.truncate(random.below(bytes.len())),
+            1 => bytes.extend((0..random.below(300)).map(|_| u8::try_from(random.below(256)).unwrap())),
+            _ => {
+                let at = random.below(bytes.len());
+                bytes[at] ^= 1 << random.below(8);
+            }
+        }
+        let peer = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The client may have ended the connection.
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.shutdown().await;
+        };
+        let (result, ()) = tokio::join!(client.probe(), peer);
+        assert_eq!(result.unwrap_err().class(), ErrorClass::Retry, "round {round}: {bytes:?}");
+    }
 }
