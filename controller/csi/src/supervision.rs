@@ -96,9 +96,9 @@ mod tests {
         node::{NodeFeature, NodeInfo},
     };
 
-    type Described = Result<PluginDescription, UnusableError>;
+    type DescribeResult = Result<PluginDescription, UnusableError>;
 
-    fn plugin(node_id: &str) -> Described {
+    fn plugin(node_id: &str) -> DescribeResult {
         let info = PluginInfo { name: "p".to_owned(), version: "1".to_owned() };
         let node = NodeInfo { id: node_id.to_owned(), volumes_max: None, topology: None };
         let node = crate::description::NodeDescription {
@@ -112,7 +112,7 @@ mod tests {
     async fn watch(
         limit: u64,
         length: u64,
-        at: impl Fn(f64) -> Described,
+        at: impl Fn(f64) -> DescribeResult,
     ) -> (Vec<(f64, String)>, Option<OverdueError>) {
         let begin = Instant::now();
         let second = || begin.elapsed().as_secs_f64();

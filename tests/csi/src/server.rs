@@ -18,7 +18,7 @@ use crate::{
 /// A longer request is refused.
 const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-type Sent = Result<(), h2::Error>;
+type SendResult = Result<(), h2::Error>;
 
 /// Serves until the process ends.
 pub async fn serve(listener: UnixListener, plugin: Plugin) {
@@ -52,7 +52,7 @@ struct Call {
 }
 
 impl Call {
-    async fn run(&self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) -> Sent {
+    async fn run(&self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) -> SendResult {
         let path = request.uri().path().to_owned();
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         let message = read(request.into_body()).await?;
@@ -77,7 +77,7 @@ impl Call {
         }
     }
 
-    async fn fail(&self, effect: Effect, mut respond: SendResponse<Bytes>) -> Sent {
+    async fn fail(&self, effect: Effect, mut respond: SendResponse<Bytes>) -> SendResult {
         match effect {
             Effect::Hang => std::future::pending().await,
             Effect::Die => std::process::abort(),
@@ -123,7 +123,7 @@ async fn read(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(received)
 }
 
-fn send(respond: &mut SendResponse<Bytes>, result: Result<Vec<u8>, (Code, String)>) -> Sent {
+fn send(respond: &mut SendResponse<Bytes>, result: Result<Vec<u8>, (Code, String)>) -> SendResult {
     match result {
         Ok(message) => {
             let mut body = respond.send_response(head(), false)?;
@@ -134,14 +134,14 @@ fn send(respond: &mut SendResponse<Bytes>, result: Result<Vec<u8>, (Code, String
     }
 }
 
-fn send_status(respond: &mut SendResponse<Bytes>, code: Code, text: &str) -> Sent {
+fn send_status(respond: &mut SendResponse<Bytes>, code: Code, text: &str) -> SendResult {
     let mut head = head();
     head.headers_mut().extend(status(code, text));
     respond.send_response(head, true).map(drop)
 }
 
 /// Sends until the client ends the connection.
-async fn endless(mut body: SendStream<Bytes>) -> Sent {
+async fn endless(mut body: SendStream<Bytes>) -> SendResult {
     body.send_data(Bytes::from_static(&[0, 255, 255, 255, 255]), false)?;
     loop {
         body.reserve_capacity(16 * 1024);

@@ -12,7 +12,7 @@ use herdlet_csi::{
 };
 use herdlet_csi_plugin::conformance::WRITER;
 
-use crate::volumes::{Machine, Stored, claim};
+use crate::machine::{Machine, StoredVolume, claim};
 
 /// Lives of these lengths meet each fault of each call some times.
 const SEEDS: u64 = 3;
@@ -55,7 +55,7 @@ impl Random {
 struct Life {
     machine: Machine,
     random: Random,
-    volumes: BTreeMap<String, Stored>,
+    volumes: BTreeMap<String, StoredVolume>,
     /// Claims whose last operation has succeeded: with the path, or down.
     known: BTreeMap<Claim, Option<PathBuf>>,
     context: String,

@@ -4,5 +4,6 @@
 
 mod campaign;
 mod client;
+mod machine;
 mod running;
 mod volumes;

@@ -2,127 +2,21 @@
 //! or had.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     fs,
     io::Read as _,
     os::unix::fs::{FileTypeExt as _, symlink},
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
 use herdlet_base::{mounts::table::mounts_below_now, test_env::TestEnv};
 use herdlet_csi::{
-    capability::{AttachmentMode, MountOptions, Usage, Writing},
-    client::Client,
-    controller::NewVolume,
-    node::{Context, NodeFeature, VolumeUse},
-    secrets::Secrets,
-    volumes::{Claim, NodePlugin, NodeVolumes, PluginRoot, Presence, VolumeError, share},
+    capability::{AttachmentMode, Usage, Writing},
+    volumes::{Claim, Presence, VolumeError, share},
 };
 use herdlet_csi_plugin::conformance::WRITER;
 
-use crate::running::Running;
-
-/// A machine with a running plugin.
-pub(crate) struct Machine {
-    pub(crate) env: TestEnv,
-    pub(crate) running: Running,
-    pub(crate) client: Client,
-    pub(crate) features: BTreeSet<NodeFeature>,
-    pub(crate) root: PathBuf,
-    pub(crate) volumes: NodeVolumes,
-}
-
-/// A volume that exists and is attached.
-pub(crate) struct Stored {
-    pub(crate) id: String,
-    pub(crate) context: Context,
-    pub(crate) options: MountOptions,
-    pub(crate) secrets: Secrets,
-}
-
-impl Machine {
-    /// `None`: tests may not mount here.
-    pub(crate) async fn start(options: &[&'static str]) -> Option<Self> {
-        let env = TestEnv::mounting()?;
-        let root = env.path().canonicalize().unwrap().join("csi/node/p");
-        fs::create_dir_all(&root).unwrap();
-        let running = Running::start(env.path(), options).await;
-        let client = running.client();
-        let features = client.node_features().await.unwrap();
-        let volumes = volumes_of(&root);
-        running.calls();
-        Some(Self { env, running, client, features, root, volumes })
-    }
-
-    /// As the next agent, which knows nothing.
-    pub(crate) fn restart_agent(&mut self) {
-        self.volumes = volumes_of(&self.root);
-    }
-
-    pub(crate) async fn create(&self, name: &str) -> Stored {
-        let (options, secrets) = (MountOptions::default(), Secrets::default());
-        let new = NewVolume {
-            name,
-            capacity: None,
-            usages: &[WRITER],
-            options: &options,
-            parameters: &BTreeMap::new(),
-            source: None,
-            topology: None,
-            secrets: &secrets,
-        };
-        let id = self.client.create_volume(&new).await.unwrap().volume_id;
-        let mut stored = Stored { id, context: Context::new(), options, secrets };
-        stored.context = self.client.attach(&stored.used(WRITER), "node-1").await.unwrap();
-        self.running.calls();
-        stored
-    }
-
-    pub(crate) async fn up(&self, claim: &Claim, stored: &Stored) -> Result<PathBuf, VolumeError> {
-        let plugin = NodePlugin { client: &self.client, features: &self.features };
-        self.volumes.up(plugin, claim, &stored.used(claim.usage)).await
-    }
-
-    pub(crate) async fn down(&self, claim: &Claim) -> Result<(), VolumeError> {
-        self.volumes.down(&self.client, claim).await
-    }
-
-    /// Nothing is mounted, and no directory is left.
-    pub(crate) fn assert_clean(&self, context: &str) {
-        assert!(self.env.mounted().is_empty(), "{context}: {:?}", self.env.mounted());
-        for folder in ["per-alloc", "staging"] {
-            let left: Vec<_> = fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten().collect();
-            assert!(left.is_empty(), "{context}: {left:?}");
-        }
-    }
-}
-
-impl Stored {
-    fn used(&self, usage: Usage) -> VolumeUse<'_> {
-        VolumeUse {
-            volume_id: &self.id,
-            usage,
-            options: &self.options,
-            publish_context: &self.context,
-            volume_context: &self.context,
-            secrets: &self.secrets,
-        }
-    }
-}
-
-fn volumes_of(root: &Path) -> NodeVolumes {
-    NodeVolumes::new(PluginRoot { host: root.to_owned(), inside: root.display().to_string() })
-}
-
-pub(crate) fn claim(alloc: &str) -> Claim {
-    Claim {
-        alloc: alloc.to_owned(),
-        namespace: "default".to_owned(),
-        volume: "data".to_owned(),
-        usage: WRITER,
-    }
-}
+use crate::machine::{Machine, claim};
 
 #[tokio::test]
 async fn volumes_come_up_and_leave_nothing() {
