@@ -119,8 +119,9 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 21] = [
+const EDGES: [(&str, &str); 22] = [
     ("base", "api-types"),
+    ("csi", "base runtime"),
     ("unpack", "base"),
     ("images", "base runtime unpack"),
     ("network", "base"),
@@ -206,6 +207,15 @@ fn rpc_has_no_workspace_dependencies() {
     assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the RPC depends on {used:?}");
     let words = ["herdlet_plan", "herdlet_api_types", "herdlet_runtime", "herdlet::", "AllocId"];
     nowhere(&sources("controller/rpc/src"), &words, "the RPC does not depend on the contents of messages");
+}
+
+/// The caller decides when a plugin is called, and whether a call is repeated.
+#[test]
+fn csi_calls_are_not_repeated() {
+    let words = ["sleep(", "interval(", "SystemTime", "tokio::spawn"];
+    let mut files = sources("controller/csi/src");
+    files.retain(|(name, _)| !name.ends_with("/supervision.rs"));
+    nowhere(&files, &words, "a call has a deadline, and nothing else waits");
 }
 
 #[test]

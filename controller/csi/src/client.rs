@@ -1,0 +1,141 @@
+//! Calls of one CSI plugin: deadlines, limits of responses, and errors without secrets.
+//!
+//! In: a call and its request. Out: the response, or an error. The client has no state: it connects for each call.
+
+use std::{path::PathBuf, time::Duration};
+
+use prost::Message;
+
+use crate::{
+    connection::Exchange,
+    error::{CallError, CallFailure},
+    secrets::Secrets,
+};
+
+/// A plugin at a socket.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+/// One of the plugin's calls, and its bounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Method {
+    /// `Service/Method`.
+    pub(crate) name: &'static str,
+    pub(crate) deadline: Duration,
+    pub(crate) response_bytes_max: usize,
+}
+
+/// Calls that change a volume may wait for a storage system. Nomad waits as long for each try.
+pub(crate) const VOLUME_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Calls that read the plugin's own state. Nomad waits as long for a plugin's description.
+pub(crate) const QUERY_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Contexts and topologies have at most 4 KiB each, by the specification. Decoded, this becomes at most about 25 MiB.
+pub(crate) const RESPONSE_BYTES_MAX: usize = 256 * 1024;
+
+/// A list of some thousand entries.
+pub(crate) const LIST_BYTES_MAX: usize = 1024 * 1024;
+
+/// Longer messages of a plugin are cut.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+impl Method {
+    pub(crate) const fn query(name: &'static str) -> Self {
+        Self { name, deadline: QUERY_DEADLINE, response_bytes_max: RESPONSE_BYTES_MAX }
+    }
+
+    pub(crate) const fn volume(name: &'static str) -> Self {
+        Self { name, deadline: VOLUME_DEADLINE, response_bytes_max: RESPONSE_BYTES_MAX }
+    }
+
+    pub(crate) const fn list(name: &'static str) -> Self {
+        Self { name, deadline: VOLUME_DEADLINE, response_bytes_max: LIST_BYTES_MAX }
+    }
+
+    pub(crate) fn failed(&self, failure: CallFailure) -> CallError {
+        CallError { call: self.name.to_owned(), failure }
+    }
+
+    /// The response violates the specification.
+    pub(crate) fn invalid(&self, why: impl Into<String>) -> CallError {
+        self.failed(CallFailure::Invalid { why: why.into() })
+    }
+}
+
+impl Client {
+    pub fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    pub(crate) async fn call<R: Message + Default>(
+        &self,
+        method: &Method,
+        request: impl Message,
+    ) -> Result<R, CallError> {
+        self.call_with(method, &Secrets::default(), request).await
+    }
+
+    /// Calls a method whose request contains these secrets.
+    pub(crate) async fn call_with<R: Message + Default>(
+        &self,
+        method: &Method,
+        secrets: &Secrets,
+        request: impl Message,
+    ) -> Result<R, CallError> {
+        let exchange = Exchange {
+            socket: &self.socket,
+            path: &format!("/csi.v1.{}", method.name),
+            deadline: method.deadline,
+            response_bytes_max: method.response_bytes_max,
+        };
+        let response = exchange.run(&request.encode_to_vec()).await;
+        let response = response.map_err(|failure| method.failed(harmless(failure, secrets)))?;
+        R::decode(response.as_slice()).map_err(|error| method.invalid(error.to_string()))
+    }
+}
+
+/// A text of a plugin without secrets and control characters, and not too long.
+pub(crate) fn clean(text: &str, secrets: &Secrets) -> String {
+    let text = secrets.redact(text).replace(char::is_control, " ");
+    match text.len() > MESSAGE_BYTES_MAX {
+        true => format!("{}…", &text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)]),
+        false => text,
+    }
+}
+
+fn harmless(failure: CallFailure, secrets: &Secrets) -> CallFailure {
+    match failure {
+        CallFailure::Reported { code, message } => {
+            CallFailure::Reported { code, message: clean(&message, secrets) }
+        }
+        CallFailure::Invalid { why } => CallFailure::Invalid { why: clean(&why, secrets) },
+        failure @ (CallFailure::Unreachable { .. }
+        | CallFailure::Overdue { .. }
+        | CallFailure::Interrupted { .. }) => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn texts_of_plugins_are_cut_and_have_no_secrets() {
+        let secrets = Secrets::new([("password".to_owned(), "hunter2".to_owned())]);
+        let reported = |message: &str| {
+            let message = message.to_owned();
+            let failure = CallFailure::Reported { code: Code::INTERNAL, message };
+            let CallFailure::Reported { message, .. } = harmless(failure, &secrets) else { unreachable!() };
+            message
+        };
+        assert_eq!(reported("mount -o pass=hunter2\n\x1b[31mfailed"), "mount -o pass=[secret]  [31mfailed");
+        let long = reported(&"ä".repeat(2000));
+        assert!(long.len() < MESSAGE_BYTES_MAX + 4 && long.ends_with("ä…"), "{long}");
+        let at_the_limit = format!("{}hunter2", "x".repeat(MESSAGE_BYTES_MAX - 3));
+        assert!(!reported(&at_the_limit).contains("hun"), "a value is removed before the text is cut");
+    }
+}

@@ -1,0 +1,233 @@
+//! Claims on disk: a directory for each use of a volume by an allocation, with the volume's id for calls that undo it.
+//!
+//! In: claims. Out: directories created, found and removed. All functions block.
+
+use std::{ffi::OsStr, path::Path};
+
+use herdlet_base::safe_fs::{Crossing, Dir, FsError, Outlives, Rights};
+
+use super::{
+    VolumeError,
+    paths::{self, CLAIMS, PluginRoot, STAGING, TARGET},
+};
+use crate::capability::Usage;
+
+/// The use of a volume by an allocation.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    pub alloc: String,
+    pub namespace: String,
+    /// The volume's name, not the id that the plugin has given it.
+    pub volume: String,
+    pub usage: Usage,
+}
+
+/// The claims of one plugin id.
+pub(super) struct Claims<'r> {
+    root: &'r PluginRoot,
+}
+
+/// A claim that was begun.
+pub(super) struct FoundClaim {
+    /// `None`: no call was made for it.
+    pub(super) volume_id: Option<String>,
+}
+
+/// Name of the file with the id that the plugin has given the volume.
+const VOLUME_ID: &str = "volume-id";
+
+/// Longer than any id that a plugin may return.
+const VOLUME_ID_BYTES_MAX: u64 = 4096;
+
+/// Of all directories: only the agent and plugins may enter.
+const PRIVATE: Rights = Rights::Exact { mode: 0o700, owner: None };
+
+const PRIVATE_FILE: Rights = Rights::Exact { mode: 0o600, owner: None };
+
+impl<'r> Claims<'r> {
+    pub(super) fn of(root: &'r PluginRoot) -> Self {
+        Self { root }
+    }
+
+    /// Records a claim, before any call for it.
+    pub(super) fn begin(&self, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
+        let dir = self.open()?.make_all(&paths::directory(claim), PRIVATE)?;
+        let known = read_id(&dir, VOLUME_ID)?;
+        match known {
+            Some(known) if known == volume_id => Ok(()),
+            None => Ok(write_id(&dir, VOLUME_ID, volume_id)?),
+            found => Err(other_volume(volume_id, found, dir.path())),
+        }
+    }
+
+    pub(super) fn find(&self, claim: &Claim) -> Result<Option<FoundClaim>, FsError> {
+        let Some(dir) = self.below(&paths::directory(claim))? else { return Ok(None) };
+        Ok(Some(FoundClaim { volume_id: read_id(&dir, VOLUME_ID)? }))
+    }
+
+    /// Creates the directory to stage at. Returns whether the volume is staged there. The volume's id is recorded beside
+    /// it before the first call.
+    pub(super) fn prepare_staging(&self, claim: &Claim, volume_id: &str) -> Result<bool, VolumeError> {
+        let path = self.root.staging(claim);
+        let is_staged = self.root.is_mounted(&path).map_err(VolumeError::Table)?;
+        let root = self.open()?;
+        let parent = root.make_all(&paths::staging_parent(claim), PRIVATE)?;
+        let record = paths::staging_record(claim);
+        match read_id(&parent, &record)? {
+            Some(known) if known == volume_id => {}
+            None if !is_staged => write_id(&parent, &record, volume_id)?,
+            found => return Err(other_volume(volume_id, found, &path)),
+        }
+        if !is_staged {
+            root.make_all(&paths::staging(claim), PRIVATE)?;
+        }
+        Ok(is_staged)
+    }
+
+    /// Whether the volume may be staged for this use, and no other claim has it.
+    pub(super) fn is_last_of_staging(&self, claim: &Claim) -> Result<bool, FsError> {
+        let path = self.root.staging(claim);
+        // The mount table first: a mount of a server that does not answer would block.
+        let is_mounted = self.root.is_mounted(&path).map_err(|error| FsError::io("examine", path, error))?;
+        let is_staged = is_mounted || self.exists(&paths::staging(claim))?;
+        let Some(allocs) = self.below(Path::new(CLAIMS))?.filter(|_| is_staged) else { return Ok(false) };
+        for alloc in allocs.names()? {
+            let Some(alloc) = alloc.to_str().and_then(paths::decode) else { continue };
+            let other = Claim { alloc, ..claim.clone() };
+            if other.alloc != claim.alloc && self.below(&paths::directory(&other))?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The id of the volume that is staged, or was about to be.
+    pub(super) fn staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+        let Some(dir) = self.below(&paths::staging_parent(claim))? else { return Ok(None) };
+        read_id(&dir, &paths::staging_record(claim))
+    }
+
+    /// Removes the target, at which nothing is mounted. A plugin may have removed it.
+    pub(super) fn remove_target(&self, claim: &Claim) -> Result<(), FsError> {
+        let Some(dir) = self.below(&paths::directory(claim))? else { return Ok(()) };
+        remove(&dir, OsStr::new(TARGET))
+    }
+
+    /// Removes the directory to stage at, at which nothing is mounted, and its parents that are empty.
+    pub(super) fn remove_staging(&self, claim: &Claim) -> Result<(), FsError> {
+        if let Some((dir, name)) = self.parent(&self.open()?, &paths::staging(claim))? {
+            remove(&dir, OsStr::new(&name))?;
+            // After the directory: without the record, what is staged there would be unknown.
+            dir.unlink(OsStr::new(&paths::staging_record(claim)))?;
+        }
+        self.remove_with_parents(&paths::staging(claim), STAGING)
+    }
+
+    /// Forgets a claim of which nothing is left but its record.
+    pub(super) fn end(&self, claim: &Claim) -> Result<(), FsError> {
+        if let Some(dir) = self.below(&paths::directory(claim))? {
+            dir.unlink(OsStr::new(VOLUME_ID))?;
+        }
+        self.remove_with_parents(&paths::directory(claim), CLAIMS)
+    }
+
+    pub(super) fn list(&self) -> Result<Vec<Claim>, FsError> {
+        let mut claims = Vec::new();
+        let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(claims) };
+        for (alloc, dir) in entries(&allocs)? {
+            for (namespace, dir) in entries(&dir)? {
+                for (volume, dir) in entries(&dir)? {
+                    let usages = entries(&dir)?.into_iter().filter_map(|(usage, _)| Usage::from_name(&usage));
+                    claims.extend(usages.map(|usage| {
+                        let (alloc, namespace, volume) = (alloc.clone(), namespace.clone(), volume.clone());
+                        Claim { alloc, namespace, volume, usage }
+                    }));
+                }
+            }
+        }
+        claims.sort();
+        Ok(claims)
+    }
+
+    fn open(&self) -> Result<Dir, FsError> {
+        Dir::open(&self.root.host)
+    }
+
+    /// A directory below the root; `None` if there is none. No link is followed, and no mount is entered.
+    fn below(&self, path: &Path) -> Result<Option<Dir>, FsError> {
+        match self.open()?.open_below(path, Crossing::Nothing) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, FsError> {
+        let Some((dir, name)) = self.parent(&self.open()?, path)? else { return Ok(false) };
+        Ok(dir.stat_name(OsStr::new(&name))?.is_some())
+    }
+
+    /// The parent of a path, and the last component.
+    fn parent(&self, root: &Dir, path: &Path) -> Result<Option<(Dir, String)>, FsError> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
+            return Ok(None);
+        };
+        match root.open_below(parent, Crossing::Nothing) {
+            Ok(dir) => Ok(Some((dir, name.to_owned()))),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a directory, and its parents below `top` that become empty.
+    fn remove_with_parents(&self, path: &Path, top: &str) -> Result<(), FsError> {
+        let root = self.open()?;
+        if let Some((dir, name)) = self.parent(&root, path)? {
+            remove(&dir, OsStr::new(&name))?;
+        }
+        let parents = path.ancestors().skip(1).take_while(|parent| *parent != Path::new(top));
+        for parent in parents {
+            let Some((dir, name)) = self.parent(&root, parent)? else { continue };
+            // Another volume or claim is in it.
+            if dir.remove_empty(OsStr::new(&name)).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_id(dir: &Dir, name: &str) -> Result<Option<String>, FsError> {
+    let id = dir.read_file(OsStr::new(name), VOLUME_ID_BYTES_MAX)?;
+    Ok(id.and_then(|id| String::from_utf8(id).ok()))
+}
+
+fn write_id(dir: &Dir, name: &str, volume_id: &str) -> Result<(), FsError> {
+    dir.write_file(OsStr::new(name), volume_id.as_bytes(), PRIVATE_FILE, Outlives::PowerCuts)
+}
+
+fn other_volume(volume_id: &str, found: Option<String>, path: &Path) -> VolumeError {
+    VolumeError::OtherVolume { volume_id: volume_id.to_owned(), found, path: path.to_owned() }
+}
+
+/// Removes an empty directory, or a file.
+fn remove(dir: &Dir, name: &OsStr) -> Result<(), FsError> {
+    let Some(stat) = dir.stat_name(name)? else { return Ok(()) };
+    match rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+        true => dir.remove_empty(name),
+        false => dir.unlink(name),
+    }
+}
+
+/// The directories in a directory, by their decoded names. Anything else is not ours.
+fn entries(dir: &Dir) -> Result<Vec<(String, Dir)>, FsError> {
+    let mut found = Vec::new();
+    for name in dir.names()? {
+        let decoded = name.to_str().and_then(paths::decode);
+        let Some(decoded) = decoded else { continue };
+        if let Ok(inner) = dir.open_below(Path::new(&name), Crossing::Nothing) {
+            found.push((decoded, inner));
+        }
+    }
+    Ok(found)
+}
