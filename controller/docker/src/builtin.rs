@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `tasks` | a task as a process |
 //! | `process`, `program`, `users`, `calls` | its environment, rights and limits; its command; its user; its system calls |
-//! | `root` | its root |
+//! | `root`, `machine_devices` | its root |
 //! | `network_plan`, `networks`, `files` | its network, if it has one of its own; files about it |
 //! | `pull` | its image |
 //! | `store` | all images, for people |
@@ -19,6 +19,7 @@
 mod calls;
 mod dirs;
 mod files;
+mod machine_devices;
 mod network_plan;
 mod networks;
 mod process;
@@ -128,6 +129,7 @@ impl Builtin {
             removed: Notify::new(),
             networks,
             connected: Notify::new(),
+            recording: std::array::from_fn(|_| Mutex::default()),
             network_turn: Mutex::default(),
         });
         let ended = CancellationToken::new();
@@ -178,6 +180,10 @@ impl Builtin {
             let mut record = ContainerRecord::new(&config.docker.image, found.id.as_str(), &found.config);
             let (shared, own) = (Arc::clone(&self.shared), id.clone());
             let claimed = herdlet_runtime::off_thread(move || {
+                let _turn = shared.recording_of(&own);
+                if shared.recorded(&own)?.is_some() {
+                    return Ok(());
+                }
                 record.network = shared.plan_network(own.alloc, &request)?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;

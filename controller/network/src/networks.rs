@@ -159,6 +159,11 @@ impl Networks {
         self.network(address4, &namespace)
     }
 
+    /// The address of the bridge, which is that of the machine for its networks.
+    pub fn gateway(&self) -> IpAddr {
+        self.config.subnet4.gateway().ip
+    }
+
     /// Keeps the namespace of a process as that of an allocation, whose file is gone.
     ///
     /// # Errors

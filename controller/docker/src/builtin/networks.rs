@@ -4,7 +4,13 @@
 //! addresses. A network is made after its container's directory and removed before it, so that the directories are a complete list. All
 //! calls block.
 
-use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use bollard::models::HostConfig;
 use herdlet_api_types::{AllocId, driver::DriverNetwork};
@@ -114,6 +120,19 @@ impl BuiltinState {
                 Ok(Vec::new())
             }
             NetworkPlan::Given | NetworkPlan::Joined { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// The address of the machine, as a container reaches it; none if it does not.
+    pub(super) fn machine_address(&self, plan: &NetworkPlan) -> DriverResult<Option<IpAddr>> {
+        match plan {
+            NetworkPlan::Bridged { .. } => {
+                let networks = self.networks.bridge.networks();
+                let networks = networks.map_err(|error| DriverError::retry(in_full(&error)))?;
+                Ok(Some(networks.gateway()))
+            }
+            NetworkPlan::Given => Ok(Some(Ipv4Addr::LOCALHOST.into())),
+            NetworkPlan::Lone | NetworkPlan::Joined { .. } => Ok(None),
         }
     }
 

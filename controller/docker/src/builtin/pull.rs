@@ -107,7 +107,7 @@ async fn pull_with_space(
         },
         pulled => pulled,
     };
-    pulled.map_err(|error| failed(&error))
+    pulled.map_err(|error| failed(image, &error))
 }
 
 async fn order(
@@ -171,8 +171,8 @@ async fn report(
     }
 }
 
-fn failed(error: &PullError) -> DriverError {
-    let why = in_full(error);
+fn failed(image: &Reference, error: &PullError) -> DriverError {
+    let why = format!("pull image {image}: {}", in_full(error));
     match error.class() {
         _ if matches!(error, PullError::Cancelled) => DriverError::retry(why),
         Class::Retry => DriverError::recoverable(why),

@@ -72,13 +72,10 @@ pub(super) fn device_rights(device: &Device) -> Result<(), String> {
     }
 }
 
-fn keys(docker: &DockerConfig) -> [(&'static str, bool); 12] {
+fn keys(docker: &DockerConfig) -> [(&'static str, bool); 8] {
     let text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
     let runtime = docker.runtime.as_deref().unwrap_or_default();
     [
-        ("privileged", docker.privileged),
-        ("tty", docker.tty),
-        ("interactive", docker.interactive),
         ("runtime", !matches!(runtime, "" | "runc")),
         ("storage_opt", !docker.storage_opt.0.is_empty()),
         ("volume_driver", text(&docker.volume_driver)),
@@ -87,7 +84,6 @@ fn keys(docker: &DockerConfig) -> [(&'static str, bool); 12] {
         ("ipv6_address", text(&docker.ipv6_address)),
         ("advertise_ipv6_address", docker.advertise_ipv6_address),
         ("mac_address", text(&docker.mac_address)),
-        ("cpu_hard_limit", docker.cpu_hard_limit),
     ]
 }
 
@@ -213,12 +209,8 @@ mod tests {
     #[test]
     fn what_it_cannot_do_is_refused_by_its_key() {
         for (config, field) in [
-            (json!({"privileged": true}), "privileged"),
-            (json!({"tty": true}), "tty"),
-            (json!({"interactive": true}), "interactive"),
             (json!({"runtime": "nvidia"}), "runtime"),
             (json!({"storage_opt": {"size": "1g"}}), "storage_opt"),
-            (json!({"cpu_hard_limit": true}), "cpu_hard_limit"),
             (json!({"pid_mode": "container:x"}), "pid_mode"),
             (json!({"userns_mode": "private"}), "userns_mode"),
             (json!({"network_mode": "other"}), "network_mode"),
@@ -252,7 +244,8 @@ mod tests {
             "sysctl": {"net.core.somaxconn": "1", "kernel.shmmax": "1"}, "ulimit": {"nofile": "9:9"}, "runtime": "runc",
             "volumes": ["a:/b:ro,z"], "pid_mode": "host", "userns_mode": "host", "init": true, "readonly_rootfs": true,
             "mount": [{"type": "tmpfs", "target": "/x"}, {"type": "bind", "source": "a", "target": "/y"}],
-            "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1});
+            "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1, "tty": true,
+            "interactive": true, "privileged": true, "cpu_hard_limit": true});
         assert_eq!(messages(config), [] as [String; 0]);
         for mode in ["", "default", "bridge", "host", "none", "container:x"] {
             assert_eq!(messages(json!({"network_mode": mode})), [] as [String; 0], "{mode}");
