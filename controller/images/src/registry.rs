@@ -52,6 +52,16 @@ pub struct Endpoint {
     pub authorities: Option<Vec<u8>>,
 }
 
+/// How a registry is reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// With TLS, and a certificate that is verified. Without it only on this machine.
+    #[default]
+    Secure,
+    /// Also without TLS.
+    Any,
+}
+
 /// How long and how often to try.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
@@ -101,13 +111,14 @@ struct ReceivedDocument {
 }
 
 impl Endpoint {
-    /// The hosts of a registry, the first one first. One on this machine may be without TLS, as with Docker.
+    /// The hosts of a registry, the first one first. One on this machine may always be without TLS, as with Docker.
     ///
     /// # Errors
     /// If the name is no host.
     pub fn of_registry(
         registry: &str,
         credentials: Option<&Credentials>,
+        transport: Transport,
     ) -> Result<Vec<Self>, RegistryError> {
         let host = if registry == DOCKER_HUB { HUB_HOST } else { registry };
         let of = |scheme: &str| -> Result<Self, RegistryError> {
@@ -116,7 +127,7 @@ impl Endpoint {
             Ok(Self { url, credentials: credentials.cloned(), authorities: None })
         };
         let secure = of("https")?;
-        match is_of_machine(&secure.url) {
+        match transport == Transport::Any || is_of_machine(&secure.url) {
             true => Ok(vec![secure, of("http")?]),
             false => Ok(vec![secure]),
         }

@@ -17,11 +17,13 @@ use herdlet_api_types::{AllocId, driver::DriverNetwork};
 use herdlet_base::{error::in_full, paths::hashed};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, TaskEvent};
 use herdlet_network::{
-    networks::{AllocNetwork, ConnectError, NetworkError, NetworkRequest, NetworkState},
+    networks::{AllocNetwork, Concern, ConnectError, NetworkError, NetworkRequest, NetworkState},
     ports::HoldError,
+    reports::{self, Reports, Sources},
+    watch::RuleChange,
 };
 use herdlet_process::engine::Engine;
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::{
     network_plan::{NetworkPlan, PublishedPort},
@@ -33,8 +35,12 @@ use crate::{
     names::{self, Naming},
 };
 
-/// How often networks are inspected: another program may remove an interface or a rule.
+/// How often networks are inspected for damage that the kernel does not report.
 const INSPECTION_PERIOD: Duration = Duration::from_secs(30);
+/// One inspection serves a burst of reports.
+const BURST: Duration = Duration::from_millis(50);
+/// Inspections take at most one part in this many of a core, however often others change their interfaces and rules.
+const INSPECTION_SHARE: u32 = 20;
 
 /// Number of digits of an attempt's digest in the name of its network.
 const DIGITS: usize = 12;
@@ -236,12 +242,30 @@ impl BuiltinState {
         Ok(())
     }
 
-    fn repair_all(&self, engine: &Engine) -> DriverResult<()> {
+    /// Which networks reports are about.
+    fn doubted(&self, reports: &Reports) -> Doubted {
+        let Some(networks) = self.networks.bridge.opened() else { return Doubted::default() };
+        let mut doubted = Doubted { rules: reports.rules != RuleChange::OwnOnly, ..Doubted::default() };
+        for change in &reports.links {
+            match networks.concern(change) {
+                Concern::Nothing => {}
+                Concern::Owner(owner) => {
+                    doubted.owners.extend(Some(owner).filter(|owner| is_of_container(owner)))
+                }
+                Concern::All => return Doubted::ALL,
+            }
+        }
+        doubted
+    }
+
+    fn repair(&self, engine: &Engine, doubted: &Doubted) -> DriverResult<()> {
         let bridged = self.bridged()?;
-        if let Some(networks) = self.networks.bridge.opened().filter(|_| !bridged.is_empty()) {
+        if let Some(networks) = self.networks.bridge.opened().filter(|_| doubted.rules && !bridged.is_empty())
+        {
             networks.repair_rules().map_err(|error| DriverError::retry(in_full(&error)))?;
         }
-        for (id, plan) in bridged {
+        let is_doubted = |id: &AttemptId| doubted.networks || doubted.owners.contains(&owner(id));
+        for (id, plan) in bridged.into_iter().filter(|(id, _)| is_doubted(id)) {
             if let Err(error) = self.repaired(engine, &id, &plan) {
                 tracing::warn!(%id, error = error.why(), "failed to repair the network of a container");
             }
@@ -250,20 +274,64 @@ impl BuiltinState {
     }
 }
 
+/// What may be damaged.
+#[derive(Debug, Default)]
+struct Doubted {
+    /// The rules that all networks share.
+    rules: bool,
+    /// Every network.
+    networks: bool,
+    /// The networks with these names.
+    owners: BTreeSet<String>,
+}
+
+impl Doubted {
+    const ALL: Self = Self { rules: true, networks: true, owners: BTreeSet::new() };
+
+    fn is_nothing(&self) -> bool {
+        !self.rules && !self.networks && self.owners.is_empty()
+    }
+}
+
+/// Waits until a network may be damaged: after a report of the kernel, or for the next inspection.
+async fn next_doubt(shared: &BuiltinState, sources: &mut Option<Sources>) -> Doubted {
+    let inspection = Instant::now() + INSPECTION_PERIOD;
+    loop {
+        let rule_port = shared.networks.bridge.opened().and_then(|networks| networks.rule_port().ok());
+        let doubted = shared.doubted(&reports::taken(sources, rule_port));
+        if !doubted.is_nothing() {
+            return doubted;
+        }
+        let woken = async {
+            match sources {
+                Some(sources) => sources.woken().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = woken => time::sleep(BURST).await,
+            () = time::sleep_until(inspection) => return Doubted::ALL,
+        }
+    }
+}
+
 /// Repairs networks of containers as long as there are any.
 pub(super) async fn keep_repaired(shared: Arc<BuiltinState>, engine: Engine) {
     let own = Arc::clone(&shared);
     report(herdlet_runtime::off_thread(move || own.sweep()).await.map_err(|error| error.to_string()));
+    let mut sources = None;
     loop {
         let own = Arc::clone(&shared);
         let found = herdlet_runtime::off_thread(move || own.bridged()).await;
         if matches!(found, Ok(Ok(found)) if found.is_empty()) {
+            sources = None;
             shared.connected.notified().await;
         }
-        time::sleep(INSPECTION_PERIOD).await;
-        let (own, engine) = (Arc::clone(&shared), engine.clone());
-        let repaired = herdlet_runtime::off_thread(move || own.repair_all(&engine)).await;
+        let doubted = next_doubt(&shared, &mut sources).await;
+        let (own, engine, begun) = (Arc::clone(&shared), engine.clone(), Instant::now());
+        let repaired = herdlet_runtime::off_thread(move || own.repair(&engine, &doubted)).await;
         report(repaired.map_err(|error| error.to_string()));
+        time::sleep(begun.elapsed().saturating_mul(INSPECTION_SHARE)).await;
     }
 }
 

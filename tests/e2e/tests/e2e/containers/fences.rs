@@ -3,13 +3,15 @@
 use herdlet_e2e::{engine::Engine, wait};
 use serde_json::{Value, json};
 
-use super::{containers_of, finish, on_both_engines, running_of, sleeping};
+use super::{containers_of, finish, on_both_engines, on_every_engine, remove, running_of, sleeping};
 use crate::common::job;
 
-on_both_engines!(
-    names_and_labels_are_functions_of_attempts,
+on_every_engine!(
     a_restarted_agent_adopts_every_container,
     a_container_that_is_removed_behind_the_agent_is_replaced_once,
+);
+on_both_engines!(
+    names_and_labels_are_functions_of_attempts,
     containers_of_unknown_attempts_are_removed_and_those_of_strangers_are_not,
 );
 
@@ -71,10 +73,10 @@ fn a_container_that_is_removed_behind_the_agent_is_replaced_once(engine: Engine<
     for round in 1..=2 {
         let [only] = running_of(&engine, &agent).try_into().unwrap();
         if round == 1 {
-            engine.remove(&only);
+            remove(&engine, &agent, &only);
         } else {
             agent.kill();
-            engine.remove(&only);
+            remove(&engine, &agent, &only);
             agent.launch();
         }
         let alloc = agent.until_alloc("taken.g[0]", "runs again", |alloc| {

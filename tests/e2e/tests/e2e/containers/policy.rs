@@ -2,15 +2,15 @@
 
 use herdlet_e2e::{command::User, engine::Engine, home::Home, program::program};
 
-use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, sleeping};
+use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, on_every_engine, sleeping};
 use crate::common::job;
 
-on_both_engines!(
+on_every_engine!(
     tasks_may_do_what_the_options_allow,
     what_options_allow_is_done,
-    networks_of_strangers_need_a_permission,
     unknown_keys_are_refused_before_the_start
 );
+on_both_engines!(networks_of_strangers_need_a_permission);
 
 /// What a task asks for, and what the refusal names.
 const REFUSED: [(&str, &str); 13] = [
