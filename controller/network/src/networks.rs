@@ -45,7 +45,7 @@ use cleanup::{Cleanup, RemovedNetwork};
 pub use drift::{Concern, RuleRepair};
 use name_server::ServedNames;
 
-pub use bridge::{Bridge, BridgeSettings, ConnectError};
+pub use bridge::{Bridge, BridgeSettings, ConnectError, NameServing};
 pub use lone::LoneNetworks;
 pub use name_server::{NameServer, NameSockets};
 pub use request::{AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, NetworkState, RequestedPort};

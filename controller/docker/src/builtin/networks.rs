@@ -8,8 +8,6 @@ use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    sync::Arc,
-    time::Duration,
 };
 
 use bollard::models::HostConfig;
@@ -17,13 +15,10 @@ use herdlet_api_types::{AllocId, driver::DriverNetwork};
 use herdlet_base::{error::in_full, paths::hashed};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, TaskEvent};
 use herdlet_network::{
-    networks::{AllocNetwork, Concern, ConnectError, NetworkError, NetworkRequest, NetworkState},
+    networks::{AllocNetwork, ConnectError, NetworkError, NetworkRequest, NetworkState},
     ports::HoldError,
-    reports::{self, Reports, Sources},
-    watch::RuleChange,
 };
 use herdlet_process::engine::Engine;
-use tokio::time::{self, Instant};
 
 use super::{
     network_plan::{NetworkPlan, PublishedPort},
@@ -35,24 +30,17 @@ use crate::{
     names::{self, Naming},
 };
 
-/// How often networks are inspected for damage that the kernel does not report.
-const INSPECTION_PERIOD: Duration = Duration::from_secs(30);
-/// One inspection serves a burst of reports.
-const BURST: Duration = Duration::from_millis(50);
-/// Inspections take at most one part in this many of a core, however often others change their interfaces and rules.
-const INSPECTION_SHARE: u32 = 20;
-
 /// Number of digits of an attempt's digest in the name of its network.
 const DIGITS: usize = 12;
 
 /// The name of a container's network. No allocation has such a name.
-fn owner(id: &AttemptId) -> String {
+pub(super) fn owner(id: &AttemptId) -> String {
     let digits = hashed(&id.name());
     let digits: String = digits.chars().filter(char::is_ascii_hexdigit).take(DIGITS).collect();
     format!("{}.{digits}", id.alloc)
 }
 
-fn is_of_container(owner: &str) -> bool {
+pub(super) fn is_of_container(owner: &str) -> bool {
     owner.split_once('.').is_some_and(|(_, digits)| digits.len() == DIGITS)
 }
 
@@ -142,6 +130,13 @@ impl BuiltinState {
         }
     }
 
+    /// The name server of a container.
+    pub(super) fn name_server(&self, plan: &NetworkPlan) -> Option<IpAddr> {
+        let networks =
+            self.networks.bridge.opened().filter(|_| matches!(plan, NetworkPlan::Bridged { .. }))?;
+        self.networks.bridge.name_server(&networks)
+    }
+
     /// Removes what was made for a container, none of whose processes runs, and then its directory.
     pub(super) fn remove(&self, id: &AttemptId) -> DriverResult<()> {
         // A repair must not make the network once more.
@@ -154,7 +149,7 @@ impl BuiltinState {
         removed.map_err(|error| DriverError::retry(format!("remove the directory of {id}: {error}")))
     }
 
-    fn disconnect(&self, owner: &str) -> Result<(), NetworkError> {
+    pub(super) fn disconnect(&self, owner: &str) -> Result<(), NetworkError> {
         match self.networks.bridge.may_be_used() {
             true => self.networks.bridge.disconnect(owner),
             false => self.networks.lone.down(owner),
@@ -180,7 +175,7 @@ impl BuiltinState {
     }
 
     /// The network of a container, as it was recorded, with what differed corrected; none if the container has ended.
-    fn repaired(
+    pub(super) fn repaired(
         &self,
         engine: &Engine,
         id: &AttemptId,
@@ -195,6 +190,8 @@ impl BuiltinState {
         let what = match networks.inspect(&request).map_err(retry)? {
             NetworkState::Complete(made) => {
                 bridge.hold(&request);
+                // Queries of its programs are for the sockets of this agent.
+                bridge.name_server(&networks);
                 return Ok(Some(made));
             }
             NetworkState::Incomplete { what } => what,
@@ -210,138 +207,6 @@ impl BuiltinState {
         }
         Ok(Some(made))
     }
-
-    /// The containers whose network is on the bridge.
-    fn bridged(&self) -> DriverResult<Vec<(AttemptId, NetworkPlan)>> {
-        let failed = |error| DriverError::retry(format!("list the containers: {error}"));
-        let mut found = Vec::new();
-        for id in self.dirs.list().map_err(failed)? {
-            let plan = self.recorded(&id)?.map(|record| record.network);
-            found.extend(
-                plan.filter(|plan| matches!(plan, NetworkPlan::Bridged { .. })).map(|plan| (id, plan)),
-            );
-        }
-        Ok(found)
-    }
-
-    /// Removes networks of containers that have no directory: the disk may have lost it.
-    fn sweep(&self) -> DriverResult<()> {
-        let retry = |error: NetworkError| DriverError::retry(in_full(&error));
-        if !self.networks.bridge.may_be_used() {
-            return Ok(());
-        }
-        let found = self.networks.bridge.networks().and_then(|networks| networks.owners()).map_err(retry)?;
-        // Directories are listed last: each is made before its network.
-        let listed = self.dirs.list();
-        let listed = listed.map_err(|error| DriverError::retry(format!("list the containers: {error}")))?;
-        let known: BTreeSet<String> = listed.iter().map(owner).collect();
-        for owner in found.iter().filter(|owner| is_of_container(owner) && !known.contains(*owner)) {
-            tracing::warn!(owner, "removing a network that belongs to no container");
-            self.disconnect(owner).map_err(retry)?;
-        }
-        Ok(())
-    }
-
-    /// Which networks reports are about.
-    fn doubted(&self, reports: &Reports) -> Doubted {
-        let Some(networks) = self.networks.bridge.opened() else { return Doubted::default() };
-        let mut doubted = Doubted { rules: reports.rules != RuleChange::OwnOnly, ..Doubted::default() };
-        for change in &reports.links {
-            match networks.concern(change) {
-                Concern::Nothing => {}
-                Concern::Owner(owner) => {
-                    doubted.owners.extend(Some(owner).filter(|owner| is_of_container(owner)))
-                }
-                Concern::All => return Doubted::ALL,
-            }
-        }
-        doubted
-    }
-
-    fn repair(&self, engine: &Engine, doubted: &Doubted) -> DriverResult<()> {
-        let bridged = self.bridged()?;
-        if let Some(networks) = self.networks.bridge.opened().filter(|_| doubted.rules && !bridged.is_empty())
-        {
-            networks.repair_rules().map_err(|error| DriverError::retry(in_full(&error)))?;
-        }
-        let is_doubted = |id: &AttemptId| doubted.networks || doubted.owners.contains(&owner(id));
-        for (id, plan) in bridged.into_iter().filter(|(id, _)| is_doubted(id)) {
-            if let Err(error) = self.repaired(engine, &id, &plan) {
-                tracing::warn!(%id, error = error.why(), "failed to repair the network of a container");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What may be damaged.
-#[derive(Debug, Default)]
-struct Doubted {
-    /// The rules that all networks share.
-    rules: bool,
-    /// Every network.
-    networks: bool,
-    /// The networks with these names.
-    owners: BTreeSet<String>,
-}
-
-impl Doubted {
-    const ALL: Self = Self { rules: true, networks: true, owners: BTreeSet::new() };
-
-    fn is_nothing(&self) -> bool {
-        !self.rules && !self.networks && self.owners.is_empty()
-    }
-}
-
-/// Waits until a network may be damaged: after a report of the kernel, or for the next inspection.
-async fn next_doubt(shared: &BuiltinState, sources: &mut Option<Sources>) -> Doubted {
-    let inspection = Instant::now() + INSPECTION_PERIOD;
-    loop {
-        let rule_port = shared.networks.bridge.opened().and_then(|networks| networks.rule_port().ok());
-        let doubted = shared.doubted(&reports::taken(sources, rule_port));
-        if !doubted.is_nothing() {
-            return doubted;
-        }
-        let woken = async {
-            match sources {
-                Some(sources) => sources.woken().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = woken => time::sleep(BURST).await,
-            () = time::sleep_until(inspection) => return Doubted::ALL,
-        }
-    }
-}
-
-/// Repairs networks of containers as long as there are any.
-pub(super) async fn keep_repaired(shared: Arc<BuiltinState>, engine: Engine) {
-    let own = Arc::clone(&shared);
-    report(herdlet_runtime::off_thread(move || own.sweep()).await.map_err(|error| error.to_string()));
-    let mut sources = None;
-    loop {
-        let own = Arc::clone(&shared);
-        let found = herdlet_runtime::off_thread(move || own.bridged()).await;
-        if matches!(found, Ok(Ok(found)) if found.is_empty()) {
-            sources = None;
-            shared.connected.notified().await;
-        }
-        let doubted = next_doubt(&shared, &mut sources).await;
-        let (own, engine, begun) = (Arc::clone(&shared), engine.clone(), Instant::now());
-        let repaired = herdlet_runtime::off_thread(move || own.repair(&engine, &doubted)).await;
-        report(repaired.map_err(|error| error.to_string()));
-        time::sleep(begun.elapsed().saturating_mul(INSPECTION_SHARE)).await;
-    }
-}
-
-fn report(done: Result<DriverResult<()>, String>) {
-    let error = match done {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => error.why(),
-        Err(error) => error,
-    };
-    tracing::warn!(error, "failed to inspect the networks of containers");
 }
 
 /// The ports of the machine that a request publishes.

@@ -5,6 +5,7 @@
 use herdlet_api_types::manifest::{Text, driver::DockerConfig};
 use herdlet_driver::Device;
 
+use super::size_limit;
 use crate::{
     config::{ContainerConfig, FieldError},
     create::{LogSource, joined},
@@ -41,6 +42,7 @@ pub(super) fn refusals(config: &ContainerConfig) -> Vec<FieldError> {
     found.extend(devices(docker));
     found.extend(security_options(docker));
     found.extend(settings(docker));
+    found.extend(size_limit::of_options(&docker.storage_opt.0).err());
     let has_limit = |name: &String| LIMITS.iter().any(|(known, _)| known == name);
     let unknown = docker.ulimit.0.keys().filter(|name| !has_limit(name));
     found.extend(unknown.map(|name| FieldError::new(format!("ulimit.{name}"), "there is no such limit")));
@@ -72,12 +74,11 @@ pub(super) fn device_rights(device: &Device) -> Result<(), String> {
     }
 }
 
-fn keys(docker: &DockerConfig) -> [(&'static str, bool); 8] {
+fn keys(docker: &DockerConfig) -> [(&'static str, bool); 7] {
     let text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
     let runtime = docker.runtime.as_deref().unwrap_or_default();
     [
         ("runtime", !matches!(runtime, "" | "runc")),
-        ("storage_opt", !docker.storage_opt.0.is_empty()),
         ("volume_driver", text(&docker.volume_driver)),
         ("network_aliases", !docker.network_aliases.is_empty()),
         ("ipv4_address", text(&docker.ipv4_address)),
@@ -210,7 +211,7 @@ mod tests {
     fn what_it_cannot_do_is_refused_by_its_key() {
         for (config, field) in [
             (json!({"runtime": "nvidia"}), "runtime"),
-            (json!({"storage_opt": {"size": "1g"}}), "storage_opt"),
+            (json!({"storage_opt": {"size": "much"}}), "storage_opt.size"),
             (json!({"pid_mode": "container:x"}), "pid_mode"),
             (json!({"userns_mode": "private"}), "userns_mode"),
             (json!({"network_mode": "other"}), "network_mode"),
@@ -245,7 +246,7 @@ mod tests {
             "volumes": ["a:/b:ro,z"], "pid_mode": "host", "userns_mode": "host", "init": true, "readonly_rootfs": true,
             "mount": [{"type": "tmpfs", "target": "/x"}, {"type": "bind", "source": "a", "target": "/y"}],
             "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1, "tty": true,
-            "interactive": true, "privileged": true, "cpu_hard_limit": true});
+            "interactive": true, "privileged": true, "cpu_hard_limit": true, "storage_opt": {"size": "1g"}});
         assert_eq!(messages(config), [] as [String; 0]);
         for mode in ["", "default", "bridge", "host", "none", "container:x"] {
             assert_eq!(messages(json!({"network_mode": mode})), [] as [String; 0], "{mode}");

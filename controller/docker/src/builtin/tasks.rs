@@ -99,7 +99,8 @@ impl Translate for ContainerTasks {
         let addresses = shared.connect(&task.id, plan)?;
         let connection = match plan {
             NetworkPlan::Bridged { .. } => {
-                FileSource::Made(Connection::Addresses { ips: &addresses, name: &shown, name_server: None })
+                let name_server = shared.name_server(plan);
+                FileSource::Made(Connection::Addresses { ips: &addresses, name: &shown, name_server })
             }
             NetworkPlan::Lone => FileSource::Made(Connection::None { name: Some(&shown) }),
             NetworkPlan::Joined { attempt, .. } => FileSource::Container(attempt),

@@ -233,11 +233,11 @@ fn what_the_engine_cannot_do_is_refused_by_its_key() {
     for (key, config) in [
         ("runtime", "runtime: nvidia"),
         ("network_mode", "network_mode: other"),
-        ("storage_opt", "storage_opt: {size: 1g}"),
+        ("storage_opt.size", "storage_opt: {size: much}"),
         ("security_opt[0]", "security_opt: [\"apparmor=x\"]"),
     ] {
         let task = ground.task(("t", "true"), config, "restart: {attempts: 0, mode: fail}");
-        let name = key.replace(['[', ']', '_'], "");
+        let name = key.replace(['[', ']', '_', '.'], "");
         ground.agent.apply(&job(&name, "batch", "reschedule: {attempts: 0, unlimited: false}\n", &[task]));
         let shown = ground.failure(&name);
         assert!(shown.contains(&format!("use config.{key}: ")), "{key}: {shown}");
@@ -338,6 +338,19 @@ fn a_hard_limit_of_the_processor_is_one_of_the_cgroup() {
     assert_eq!(period.as_deref(), Some("50000"));
     let quota: u64 = quota.split(' ').next().unwrap().trim().parse().unwrap();
     assert!((1_000..50_000).contains(&quota), "{quota}");
+    ground.finish();
+}
+
+#[test]
+fn a_container_that_writes_too_much_is_killed_with_the_reason() {
+    let Some(mut ground) = Ground::start("") else { return };
+    let config = "entrypoint: [env]\nstorage_opt: {size: 5m}";
+    let script = runs_on("head -c 8000000 /dev/zero > /home/app/large; echo written");
+    let more = "user: root\nrestart: {attempts: 0, mode: fail}";
+    let task = ground.task(("t", &script), config, more);
+    ground.agent.apply(&job("large", "batch", "reschedule: {attempts: 0, unlimited: false}\n", &[task]));
+    let shown = ground.failure("large");
+    assert!(shown.contains("outside of its mounts, more than storage_opt.size (5 MiB) allows"), "{shown}");
     ground.finish();
 }
 

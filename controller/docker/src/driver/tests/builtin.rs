@@ -19,7 +19,7 @@ use herdlet_images::{
 };
 use herdlet_network::{
     link::Hairpin,
-    networks::{Bridge, BridgeSettings, LoneNetworks},
+    networks::{Bridge, BridgeSettings, LoneNetworks, NameServing},
 };
 use herdlet_process::{
     attempts::Attempts,
@@ -98,6 +98,7 @@ impl Ground {
             mtu: None,
             hairpin: Hairpin::On,
             runtime: self.runtime.clone(),
+            name_serving: NameServing::Off,
         });
         let networks =
             ContainerNetworks { bridge: Arc::new(bridge), lone: LoneNetworks::in_runtime(&self.runtime) };

@@ -21,12 +21,12 @@ fn auth(agent: &Agent, registry: &str) {
     agent.home.write("auth.json", &json!({ "auths": { registry: { "auth": encoded } } }).to_string());
 }
 
-/// An agent that reads credentials from a file.
-fn with_auth(engine: &Engine<'_>, registry: &str) -> Agent {
+/// An agent that reads credentials from a file; with more options.
+fn with_auth(engine: &Engine<'_>, registry: &str, more: &str) -> Agent {
     let mut agent = Agent::prepare(Setup::default().config("x: y"));
     auth(&agent, registry);
     let file = agent.home.path().join("auth.json");
-    let options = format!("pull_fallback: false, auth: {{config: \"{}\"}}", file.display());
+    let options = format!("auth: {{config: \"{}\"}}{more}", file.display());
     agent.home.write("config.yaml", &engine.config(&options));
     agent.launch();
     agent
@@ -35,7 +35,7 @@ fn with_auth(engine: &Engine<'_>, registry: &str) -> Agent {
 #[test]
 fn an_image_is_pulled_by_hand_and_used_by_a_task() {
     on_shared(Kind::Builtin, |engine| {
-        let mut agent = with_auth(&engine, LOCAL_REGISTRY);
+        let mut agent = with_auth(&engine, LOCAL_REGISTRY, "");
         let name = format!("{LOCAL_REGISTRY}/herdlet-test/busybox:1");
         let pulled = agent.cli(&["images", "pull", &name]).success();
         assert!(pulled.stdout.starts_with(&format!("pulled {name} (")), "{pulled:?}");
@@ -58,7 +58,7 @@ fn an_image_is_pulled_by_hand_and_used_by_a_task() {
 #[test]
 fn a_mirror_has_the_image_and_needs_credentials_of_its_own() {
     on_shared(Kind::Builtin, |engine| {
-        let mut agent = with_auth(&engine, REGISTRY);
+        let mut agent = with_auth(&engine, REGISTRY, ", pull_fallback: false");
         let image = format!("{REGISTRY}/herdlet-test/busybox:2");
         let refused = agent.cli(&["images", "pull", &image]).ended(1);
         assert!(refused.stderr.contains(LOCAL_REGISTRY) && refused.stderr.contains(REGISTRY), "{refused:?}");
@@ -66,6 +66,22 @@ fn a_mirror_has_the_image_and_needs_credentials_of_its_own() {
         let task = image_task("t", &image, "command: sleep\nargs: [\"100000\"]", "");
         agent.apply_and_wait(&job("mirrored", "service", "", &[task]));
         assert!(agent.cli(&["images"]).success().stdout.contains(&image));
+        finish(&engine, agent);
+    });
+}
+
+#[test]
+fn a_pull_that_fails_uses_the_image_that_is_there_and_reports_it() {
+    on_shared(Kind::Builtin, |engine| {
+        let mut agent = with_auth(&engine, LOCAL_REGISTRY, "");
+        let name = format!("{LOCAL_REGISTRY}/herdlet-test/busybox:1");
+        agent.cli(&["images", "pull", &name]).success();
+        // From now on it is refused.
+        auth(&agent, "other.test");
+        let config = "command: sleep\nargs: [\"100000\"]\nforce_pull: true";
+        agent.apply_and_wait(&job("there", "service", "", &[image_task("t", &name, config, "")]));
+        let described = agent.cli(&["describe", "there"]).success().stdout;
+        assert!(described.contains("the task starts with the image that is there"), "{described}");
         finish(&engine, agent);
     });
 }

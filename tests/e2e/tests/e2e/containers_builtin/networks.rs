@@ -38,6 +38,16 @@ fn until_served(port: u16) {
     });
 }
 
+/// Waits until a container finds its own service by its name.
+fn until_found(ground: &Ground) {
+    let shown = ground.exec("web", "ip -o -4 addr show dev eth0");
+    let address = shown.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned();
+    wait::until_true("the name of its service is its address", || {
+        let lookup = ["exec", "web", "--", "busybox", "nslookup", "inside.service.herdlet"];
+        ground.agent.cli(&lookup).stdout.contains(&address)
+    });
+}
+
 /// Ends the agent, and checks that neither containers nor networks are left.
 fn finish(ground: Ground) {
     for job in ["web", "modes", "pair"] {
@@ -98,6 +108,7 @@ fn the_network_of_a_container_is_repaired() {
     ground.agent.apply_and_wait(&job("web", "service", GROUP, &[task]));
     let port = ground.agent.alloc("web.g[0]").unwrap().port("http").unwrap();
     until_served(port);
+    until_found(&ground);
     let before = ground.first();
     let runtime = Path::new("/run/herdlet").join(ground.agent.home.instance().unwrap());
     let files = fs::read_dir(runtime.join("netns")).unwrap().map(|entry| entry.unwrap().path());
@@ -112,6 +123,7 @@ fn the_network_of_a_container_is_repaired() {
     unmount(&file, UnmountFlags::DETACH).unwrap();
     ground.agent.launch();
     until_served(port);
+    until_found(&ground);
     // While the agent runs, the kernel reports it.
     for pair in pairs() {
         assert!(Command::new("ip").args(["link", "delete", &pair]).status().unwrap().success());
