@@ -144,10 +144,19 @@ impl Repository {
     /// The repository of an image on these hosts: mirrors first, then the registry itself.
     ///
     /// # Errors
-    /// If a host can't be used.
+    /// If no host can be used.
     pub fn new(image: &Reference, endpoints: Vec<Endpoint>, pace: Pace) -> Result<Self, RegistryError> {
-        let hosts = endpoints.into_iter().map(|endpoint| Host::new(endpoint, &image.repository, pace));
-        let mut hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+        let (mut hosts, mut refused) = (Vec::new(), None);
+        for endpoint in endpoints {
+            match Host::new(endpoint, &image.repository, pace) {
+                Ok(host) => hosts.push(host),
+                // Another one may have the image.
+                Err(error) => refused = Some(error),
+            }
+        }
+        if let Some(refused) = refused.filter(|_| hosts.is_empty()) {
+            return Err(refused);
+        }
         let names: Vec<Arc<str>> = hosts.iter().map(|host| Arc::clone(host.name())).collect();
         for (host, next) in hosts.iter_mut().zip(names.iter().skip(1)) {
             host.has_next = true;

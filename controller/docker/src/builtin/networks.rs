@@ -201,6 +201,7 @@ impl BuiltinState {
             networks.keep_of_process(&owner, main.process().pid).map_err(retry)?;
         }
         let made = bridge.connect(&request).map_err(refused)?;
+        bridge.name_server(&networks);
         let repaired = TaskEvent::Repaired { id: id.clone(), kind: "network", what: format!("its {what}") };
         if !self.events.try_send(repaired) {
             tracing::debug!(%id, "the repair of a network was not reported: too many reports are waiting");

@@ -49,16 +49,24 @@ macro_rules! on_both_engines {
 }
 pub(crate) use on_both_engines;
 
-/// Like [`on_both_engines`], and a test for the engine in the agent. It runs beside the others, in the same network.
-macro_rules! on_every_engine {
+/// Defines a test for the engine in the agent of each function. It runs beside the others, in the same network.
+macro_rules! on_own_engine {
     ($($test:ident),* $(,)?) => {
-        crate::containers::on_both_engines!($($test),*);
         mod builtin {
             $(#[test]
             fn $test() {
                 crate::containers::on_shared(herdlet_e2e::engine::Kind::Builtin, super::$test);
             })*
         }
+    };
+}
+pub(crate) use on_own_engine;
+
+/// Defines a test for each engine of each function.
+macro_rules! on_every_engine {
+    ($($test:ident),* $(,)?) => {
+        crate::containers::on_both_engines!($($test),*);
+        crate::containers::on_own_engine!($($test),*);
     };
 }
 pub(crate) use on_every_engine;

@@ -295,7 +295,7 @@ fn an_interactive_task_waits_for_its_input() {
 #[test]
 fn a_privileged_container_has_the_rights_of_root() {
     let Some(mut ground) = Ground::start("allow_privileged: true") else { return };
-    let config = "entrypoint: [env]\nprivileged: true";
+    let config = "entrypoint: [env]\nprivileged: true\nhostname: box";
     let task = ground.task(("t", &runs_on("echo up")), config, "user: root");
     ground.agent.apply_and_wait(&job("strong", "service", "", &[task]));
     let own = fs::read_to_string("/proc/self/status").unwrap();

@@ -3,16 +3,18 @@
 use herdlet_e2e::{engine::Engine, wait};
 use serde_json::{Value, json};
 
-use super::{containers_of, finish, on_both_engines, on_every_engine, remove, running_of, sleeping};
+use super::{containers_of, finish, on_both_engines, on_own_engine, remove, running_of, sleeping};
 use crate::common::job;
 
-on_every_engine!(
+on_both_engines!(
     a_restarted_agent_adopts_every_container,
     a_container_that_is_removed_behind_the_agent_is_replaced_once,
-);
-on_both_engines!(
     names_and_labels_are_functions_of_attempts,
     containers_of_unknown_attempts_are_removed_and_those_of_strangers_are_not,
+);
+on_own_engine!(
+    a_restarted_agent_adopts_every_container,
+    a_container_that_is_removed_behind_the_agent_is_replaced_once,
 );
 
 const RESTARTS: &str = "restart: {attempts: 10, interval: 10m, delay: 50ms, mode: delay}";

@@ -10,19 +10,22 @@ use herdlet_e2e::{
 };
 use serde_json::json;
 
-use super::{containers_of, finish, image_task, on_both_engines, on_every_engine, running_of};
+use super::{containers_of, finish, image_task, on_both_engines, on_own_engine, running_of};
 use crate::common::job;
 
-on_every_engine!(
+on_both_engines!(
     credentials_come_from_the_task_a_file_or_a_program,
     a_hanging_credential_program_does_not_hold_a_task_for_ever,
     tasks_that_wait_for_the_same_image_share_one_pull,
     the_progress_of_a_pull_is_shown,
-);
-on_both_engines!(
     a_failed_pull_uses_the_image_that_is_there_and_reports_it,
     an_image_that_is_nowhere_is_explained,
     an_unused_image_is_removed_also_after_a_restart_of_the_agent,
+);
+on_own_engine!(
+    credentials_come_from_the_task_a_file_or_a_program,
+    tasks_that_wait_for_the_same_image_share_one_pull,
+    the_progress_of_a_pull_is_shown,
 );
 
 const ONCE: &str = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";

@@ -424,8 +424,10 @@ fn host_volume(ground: &Ground<'_>) {
 
 fn load(ground: &Ground<'_>) {
     let alloc = ground.running("load.g[0]", "t");
+    // The engine in the agent shows one name of each image.
     let images = ground.agent.cli(&["images"]).success().stdout;
-    assert!(images.contains("herdlet-test/loaded:1"), "{images}");
+    let is_shown = images.contains("herdlet-test/loaded:1");
+    assert!(is_shown || ground.engine.kind == Kind::Builtin, "{images}");
     assert_eq!(alloc.restarts("t"), 0);
 }
 

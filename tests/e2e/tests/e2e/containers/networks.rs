@@ -20,11 +20,18 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use super::{container, containers_of, finish, on_both_engines, on_every_engine, running_of};
+use super::{container, containers_of, finish, on_both_engines, on_own_engine, running_of};
 use crate::common::{indented, job, patient};
 
-on_both_engines!(a_lost_pause_container_harms_no_task);
-on_every_engine!(
+on_both_engines!(
+    containers_and_processes_share_a_network_over_crashes,
+    a_network_without_a_connection_is_shared,
+    a_lost_network_is_made_again_and_the_group_restarts_once,
+    names_are_those_of_the_group,
+    the_example_serves_in_a_network_of_its_own,
+    a_lost_pause_container_harms_no_task,
+);
+on_own_engine!(
     containers_and_processes_share_a_network_over_crashes,
     a_network_without_a_connection_is_shared,
     a_lost_network_is_made_again_and_the_group_restarts_once,

@@ -2,15 +2,20 @@
 
 use herdlet_e2e::{command::User, engine::Engine, home::Home, program::program};
 
-use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, on_every_engine, sleeping};
+use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, on_own_engine, sleeping};
 use crate::common::job;
 
-on_every_engine!(
+on_both_engines!(
     tasks_may_do_what_the_options_allow,
     what_options_allow_is_done,
-    unknown_keys_are_refused_before_the_start
+    unknown_keys_are_refused_before_the_start,
+    networks_of_strangers_need_a_permission,
 );
-on_both_engines!(networks_of_strangers_need_a_permission);
+on_own_engine!(
+    tasks_may_do_what_the_options_allow,
+    what_options_allow_is_done,
+    unknown_keys_are_refused_before_the_start,
+);
 
 /// What a task asks for, and what the refusal names.
 const REFUSED: [(&str, &str); 13] = [

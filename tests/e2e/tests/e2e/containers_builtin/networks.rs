@@ -69,7 +69,6 @@ fn a_container_has_a_network_of_its_own_with_ports_of_the_machine() {
     let address = shown.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned();
     assert!(address.starts_with("172."), "{shown}");
     let gateway = format!("{}.1", address.rsplit_once('.').unwrap().0);
-    assert_eq!(ground.exec("web", "ping -c 1 machine >/dev/null && echo reached"), "reached");
     let seen = ground.exec(
         "web",
         "hostname; cat /etc/hosts; grep nameserver /etc/resolv.conf; cat /proc/sys/net/core/somaxconn; ls /sys/class/net",
@@ -129,7 +128,6 @@ fn the_network_of_a_container_is_repaired() {
         assert!(Command::new("ip").args(["link", "delete", &pair]).status().unwrap().success());
     }
     until_served(port);
-    ground.agent.until_printed(&["get", "events"], |text| text.contains("network"));
     assert_eq!(ground.first(), before, "it is the same process");
     finish(ground);
 }
