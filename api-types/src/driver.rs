@@ -28,6 +28,7 @@ mod qemu_options;
 pub use check::{ConfigCheck, ConfigFinding, Planned, Sharing, Verdict};
 pub use docker_options::{
     AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
+    RegistryOptions,
 };
 pub use exec_options::{AllowedNamespaces, ExecOptions};
 pub use qemu_options::QemuOptions;

@@ -1,6 +1,7 @@
 //! An image of 200 MB pulled from a registry on loopback, unpacked and synced: with one layer, and with ten.
 //!
-//! Half of each file can be compressed, as in images of programs. Beside it, the machine writes and syncs as many bytes. Needs root.
+//! Half of each file can be compressed, as in images of programs. Beside it, the machine writes and syncs as many bytes, and Docker and Podman
+//! pull the same image, if they are there. Needs root.
 
 use std::{
     collections::BTreeMap,
@@ -8,11 +9,16 @@ use std::{
     fs::File,
     io::{BufRead as _, BufReader, Write as _},
     net::{TcpListener, TcpStream},
+    os::fd::AsFd as _,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use herdlet_e2e::program::program;
+use herdlet_e2e::{
+    engine::{Engines, Kind},
+    program::program,
+};
 use herdlet_images::{
     Reference,
     digest::Digest,
@@ -21,6 +27,7 @@ use herdlet_images::{
     store::{LayerLimits, PullOrder, Store, StoreSettings},
 };
 use herdlet_unpack::{Unpacker, fixture::TarText};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::json;
 
 use super::{ground::BenchDirs, table::Table};
@@ -38,9 +45,11 @@ pub(super) fn pull(table: &mut Table, dirs: &BenchDirs) {
     }
     let written = written(dirs);
     for layers in [1, 10] {
-        let taken = pulled(dirs, layers);
+        let contents = Arc::new(contents(layers));
+        let taken = pulled(dirs, &contents, layers);
         let measure = format!("image of 200 MB pulled and unpacked, {layers} layers");
-        let machine = format!("written and synced {:.2} s", written.as_secs_f64());
+        let machine =
+            format!("written and synced {:.2} s{}", written.as_secs_f64(), pulled_by_engines(&contents));
         table.row(
             &measure,
             format!("{:.2} s", taken.as_secs_f64()),
@@ -50,8 +59,31 @@ pub(super) fn pull(table: &mut Table, dirs: &BenchDirs) {
     }
 }
 
-fn pulled(dirs: &BenchDirs, layers: usize) -> Duration {
-    let port = serve(Arc::new(contents(layers)));
+/// The times of Docker and Podman, with the bytes synced.
+fn pulled_by_engines(contents: &Arc<Contents>) -> String {
+    let Some(engines) = Engines::apart(&["docker", "podman"]) else { return String::new() };
+    let machine = std::fs::read_to_string(engines.folder().join("machine.pid")).expect("a process");
+    let network = format!("/proc/{}/ns/net", machine.trim());
+    let port = serve(contents, Some(Path::new(&network)));
+    let taken = Kind::ALL.map(|kind| {
+        let image = format!("127.0.0.1:{port}/app");
+        let path = match kind {
+            Kind::Docker => format!("/images/create?fromImage={image}&tag=1"),
+            Kind::Podman | Kind::Builtin => {
+                format!("/v4.0.0/libpod/images/pull?reference={image}:1&tlsVerify=false")
+            }
+        };
+        let began = Instant::now();
+        let answer = engines.engine(kind).request("POST", &path, &serde_json::Value::Null);
+        assert!(answer.status == 200 && !answer.body.contains("error"), "{kind}: {}", answer.body);
+        rustix::fs::sync();
+        format!(", {kind} {:.2} s", began.elapsed().as_secs_f64())
+    });
+    taken.concat()
+}
+
+fn pulled(dirs: &BenchDirs, contents: &Arc<Contents>, layers: usize) -> Duration {
+    let port = serve(contents, None);
     let dir = dirs.dir();
     let command = vec![OsString::from(program()), OsString::from("unpack")];
     let unpacker = Unpacker { command, env: Vec::new() };
@@ -109,7 +141,11 @@ fn contents(layers: usize) -> Contents {
         json!({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let config = add(config.to_string().into_bytes(), "application/vnd.oci.image.config.v1+json");
     let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": described});
-    contents.insert("/v2/app/manifests/1".to_owned(), (MANIFEST, manifest.to_string().into_bytes()));
+    let manifest = manifest.to_string().into_bytes();
+    let digest = Digest::of_bytes(&manifest);
+    contents.insert(format!("/v2/app/manifests/{digest}"), (MANIFEST, manifest.clone()));
+    contents.insert("/v2/app/manifests/1".to_owned(), (MANIFEST, manifest));
+    contents.insert("/v2/".to_owned(), ("application/json", b"{}".to_vec()));
     contents
 }
 
@@ -126,9 +162,18 @@ fn content(seed: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A registry, until the process ends. Returns its port.
-fn serve(contents: Arc<Contents>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+/// A registry, until the process ends, in a network namespace. Returns its port.
+fn serve(contents: &Arc<Contents>, network: Option<&Path>) -> u16 {
+    let contents = Arc::clone(contents);
+    let listen = || {
+        if let Some(path) = network {
+            let namespace = File::open(path).expect("a network");
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .expect("root, in a thread that nobody else uses");
+        }
+        TcpListener::bind("127.0.0.1:0").expect("a port")
+    };
+    let listener = std::thread::scope(|scope| scope.spawn(listen).join().expect("a listener"));
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {

@@ -13,6 +13,7 @@
 //! - [`output`]: throughput of a task's log.
 //! - [`services`]: services in a Consul; left out if there is none.
 //! - [`containers`]: containers of a Docker daemon and a Podman service; left out if there is none.
+//! - [`builtin`]: containers without an engine, beside those of Docker and Podman.
 //! - [`template`]: the template engine, and Go's.
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
@@ -29,6 +30,7 @@
 #![expect(clippy::expect_used, reason = "a benchmark that cannot continue ends with the reason")]
 
 mod adoption;
+mod builtin;
 mod chain;
 mod checks;
 mod consul;
@@ -60,7 +62,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 34] = [
+const MEASURES: [(&str, Measure); 37] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -79,6 +81,9 @@ const MEASURES: [(&str, Measure); 34] = [
     ("container-starts", containers::starts),
     ("containers", containers::rest),
     ("container-adoption", containers::adoption),
+    ("builtin-starts", builtin::starts),
+    ("builtin-memory", builtin::memory),
+    ("builtin-adoption", builtin::adoption),
     ("template", template::engine),
     ("templates", templates::a_thousand),
     ("templates-consul", consul::a_thousand),

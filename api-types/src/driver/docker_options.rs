@@ -1,7 +1,7 @@
 //! Options of the drivers `docker` and `podman` in the agent's config. Names and defaults are those of Nomad's plugin options
 //! (`drivers/docker/config.go`); `engine` and `pull_fallback` are herdlet's.
 
-use std_alloc::{borrow::ToOwned, format, string::String, vec::Vec};
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::Deserialize;
 
@@ -70,6 +70,22 @@ pub struct DockerOptions {
     pub recover_stopped: Option<bool>,
     /// How long a call of the engine may take; default 60s.
     pub client_http_timeout: Option<Span>,
+    /// Registries by their names, for the engine in the agent: mirrors and certificate authorities. Docker and Podman have settings of
+    /// their own. Not an option of Nomad.
+    pub registries: BTreeMap<String, RegistryOptions>,
+}
+
+/// A registry in the options.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct RegistryOptions {
+    /// Addresses that are asked first, in this order: `https://HOST[:PORT]`.
+    pub mirrors: Vec<String>,
+    /// A file of certificate authorities that are trusted besides the system's.
+    pub ca: Option<String>,
+    /// Whether it may be reached without TLS.
+    pub insecure: bool,
 }
 
 /// Which engine to use.

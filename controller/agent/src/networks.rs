@@ -34,8 +34,6 @@ use herdlet_plan::{
     network::AllocNetwork,
 };
 
-use tokio::sync::watch;
-
 pub use self::view::dropping_chains;
 use self::{
     description::Description,
@@ -59,12 +57,10 @@ pub use permission::Permission;
 #[derive(Debug)]
 pub struct AllocNetworks {
     bridge: Arc<Bridge>,
-    settings: Settings,
     paths: Paths,
     machine: Machine,
     lone: LoneNetworks,
     cni: CniNetworks,
-    name_servers: watch::Sender<Option<Arc<NameServer>>>,
 }
 
 /// What networks depend on, besides the config.
@@ -118,6 +114,7 @@ pub fn bridge_of(instance: &InstanceId, settings: &Settings, paths: &Paths) -> A
         mtu: settings.mtu,
         hairpin: settings.hairpin,
         runtime: paths.runtime.clone(),
+        name_serving: settings.dns,
     }))
 }
 
@@ -125,13 +122,11 @@ impl AllocNetworks {
     /// The networks of the instance that has this bridge. Changes nothing.
     pub fn new(bridge: Arc<Bridge>, settings: Settings, paths: &Paths, machine: Machine) -> Self {
         Self {
-            cni: CniNetworks::new(settings.cni.clone(), &paths.state, &paths.runtime),
+            cni: CniNetworks::new(settings.cni, &paths.state, &paths.runtime),
             bridge,
-            settings,
             paths: paths.clone(),
             machine,
             lone: LoneNetworks::in_runtime(&paths.runtime),
-            name_servers: watch::Sender::new(None),
         }
     }
 
@@ -298,7 +293,7 @@ impl AllocNetworks {
             Err(ConnectError::Port(error)) => return Ok(not_held(&error)),
             Err(ConnectError::Network(error)) => return Err(error),
         };
-        let about = about.with_name_server(self.name_server(&*self.bridge.networks()?));
+        let about = about.with_name_server(self.bridge.name_server(&*self.bridge.networks()?));
         Ok(about.written(&addresses_of(&made), bridged_facts(&made)))
     }
 
@@ -322,7 +317,7 @@ impl AllocNetworks {
         let (networks, ports) = (self.bridge.networks()?, self.ports_of(about.alloc));
         let state = networks.inspect(&request(owner, &ports))?;
         let is_complete = matches!(state, NetworkState::Complete(_));
-        let about = about.with_name_server(is_complete.then(|| self.name_server(&networks)).flatten());
+        let about = about.with_name_server(is_complete.then(|| self.bridge.name_server(&networks)).flatten());
         Ok(about.observed(state, |made| (addresses_of(&made), bridged_facts(&made))))
     }
 

@@ -69,13 +69,7 @@ pub struct Network {
     pub host_networks: Vec<HostNetwork>,
 }
 
-/// Whether the agent resolves names for allocations on its bridge.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NameServing {
-    #[default]
-    On,
-    Off,
-}
+pub use herdlet_network::networks::NameServing;
 
 /// The state directory whose agent has the bridge with the plain name.
 const STATE_DIR: &str = "/var/lib/herdlet";

@@ -8,18 +8,21 @@
 //! | --- | --- |
 //! | `tasks` | a task as a process |
 //! | `process`, `program`, `users`, `calls` | its environment, rights and limits; its command; its user; its system calls |
-//! | `root` | its root |
-//! | `network_plan`, `networks`, `files` | its network, if it has one of its own; files about it |
+//! | `root`, `machine_devices` | its root |
+//! | `network_plan`, `networks`, `network_repair`, `files` | its network, if it has one of its own; files about it |
 //! | `pull` | its image |
 //! | `store` | all images, for people |
 //! | `dirs` | its directory, with what it changes |
+//! | `size_limit` | the limit of what it changes |
 //! | `refuse` | what is refused |
 //! | `shared` | what these parts share |
 
 mod calls;
 mod dirs;
 mod files;
+mod machine_devices;
 mod network_plan;
+mod network_repair;
 mod networks;
 mod process;
 mod program;
@@ -27,6 +30,7 @@ mod pull;
 mod refuse;
 mod root;
 mod shared;
+mod size_limit;
 mod store;
 mod tasks;
 mod users;
@@ -128,13 +132,16 @@ impl Builtin {
             removed: Notify::new(),
             networks,
             connected: Notify::new(),
+            recording: std::array::from_fn(|_| Mutex::default()),
             network_turn: Mutex::default(),
         });
         let ended = CancellationToken::new();
         tokio::spawn(ended.clone().run_until_cancelled_owned(collect(Arc::clone(&shared))));
         let engine = Engine::new(info, ContainerTasks(Arc::clone(&shared)), setup);
-        let repairs = networks::keep_repaired(Arc::clone(&shared), engine.clone());
+        let repairs = network_repair::keep_repaired(Arc::clone(&shared), engine.clone());
         tokio::spawn(ended.clone().run_until_cancelled_owned(repairs));
+        let limits = size_limit::enforce(Arc::clone(&shared), engine.clone());
+        tokio::spawn(ended.clone().run_until_cancelled_owned(limits));
         Ok(Self { engine, shared, _tasks: ended.drop_guard() })
     }
 
@@ -178,7 +185,12 @@ impl Builtin {
             let mut record = ContainerRecord::new(&config.docker.image, found.id.as_str(), &found.config);
             let (shared, own) = (Arc::clone(&self.shared), id.clone());
             let claimed = herdlet_runtime::off_thread(move || {
+                let _turn = shared.recording_of(&own);
+                if shared.recorded(&own)?.is_some() {
+                    return Ok(());
+                }
                 record.network = shared.plan_network(own.alloc, &request)?;
+                record.changes_bytes_max = size_limit::of_options(request.storage_options())?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;
                 let failed = |error| DriverError::retry(in_full(&error));

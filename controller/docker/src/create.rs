@@ -87,6 +87,11 @@ pub(crate) enum LogSource {
 }
 
 impl Request {
+    /// The options of the container's storage.
+    pub(crate) fn storage_options(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.body.host_config.iter().filter_map(|host| host.storage_opt.as_ref()).flatten()
+    }
+
     /// A hash of the whole request: a container with another one is never adopted.
     pub(crate) fn hash(&self) -> String {
         // Hash maps of the request have no order; a JSON value sorts its keys.

@@ -8,6 +8,10 @@ use herdlet_api_types::{
     driver::{Dangling, DockerOptions, EngineChoice},
     manifest::{Span, driver::Pairs},
 };
+use herdlet_images::{
+    registries::{Registries, RegistrySettings},
+    registry::Transport,
+};
 
 /// Capabilities of a container without options, and those that tasks may add by default (Nomad's
 /// `drivers/shared/capabilities/defaults.go`).
@@ -82,6 +86,8 @@ pub(crate) struct Policy {
     /// The part of the engine's disk that unused images leave free; 0 for any.
     pub(crate) image_free_percent: u8,
     pub(crate) call_timeout: Duration,
+    /// For the engine in the agent.
+    pub(crate) registries: Registries,
 }
 
 impl Policy {
@@ -134,6 +140,7 @@ impl Policy {
             image_free_percent: free_percent(gc.image_free_percent)?,
             image_delay: gc.image.then(|| length(gc.image_delay, 180)),
             call_timeout: length(options.client_http_timeout, 60),
+            registries: registries(options)?,
         })
     }
 }
@@ -144,6 +151,26 @@ impl Policy {
         let is_it = |mode: &String| mode == "container" || mode.strip_prefix("container:") == Some(name);
         self.allow_privileged || self.allowed_network.iter().any(is_it)
     }
+}
+
+/// Other engines have their own settings.
+fn registries(options: &DockerOptions) -> Result<Registries, String> {
+    let is_other = matches!(options.engine, EngineChoice::Docker | EngineChoice::Podman);
+    if is_other && !options.registries.is_empty() {
+        return Err(format!(
+            "registries: it is for `engine: builtin`; {} has settings of registries of its own, remove it",
+            if options.engine == EngineChoice::Docker { "Docker" } else { "Podman" }
+        ));
+    }
+    let known = options.registries.iter().map(|(name, registry)| {
+        let settings = RegistrySettings {
+            mirrors: registry.mirrors.clone(),
+            ca: registry.ca.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from),
+            transport: if registry.insecure { Transport::Any } else { Transport::Secure },
+        };
+        (name.clone(), settings)
+    });
+    Registries::new(known.collect())
 }
 
 /// The default is 10 %. The agent collects allocations at 5 %, so images are removed first.
@@ -201,6 +228,19 @@ mod tests {
         };
         assert_eq!((of(0), of(100)), (Ok(0), Ok(100)));
         assert!(of(101).unwrap_err().starts_with("gc.image_free_percent: "));
+    }
+
+    #[test]
+    fn settings_of_registries_are_for_the_engine_in_the_agent() {
+        let of = |engine: &str, mirror: &str| {
+            let registries =
+                serde_json::json!({"docker.io": {"mirrors": [mirror]}, "a.test": {"insecure": true}});
+            policy(serde_json::json!({"engine": engine, "registries": registries}), Mode::Standalone)
+                .map(drop)
+        };
+        assert_eq!((of("builtin", "https://a.test"), of("auto", "https://a.test")), (Ok(()), Ok(())));
+        assert!(of("docker", "https://a.test").unwrap_err().starts_with("registries: "));
+        assert!(of("builtin", "a.test").unwrap_err().starts_with("registries.docker.io.mirrors[0]: "));
     }
 
     #[test]

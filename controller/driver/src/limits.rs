@@ -51,10 +51,21 @@ pub struct Limits {
     pub memory_low_bytes: Option<u64>,
     /// Share of processor time, in v1 units (1024 is the kernel's default).
     pub cpu_shares: Option<u64>,
+    /// The most processor time, also while other tasks need none.
+    pub cpu_quota: Option<CpuQuota>,
     /// Maximum number of processes and threads.
     pub processes: Option<u64>,
     /// The cores that it alone uses; empty if it has none of its own.
     pub cores: CoreSet,
+}
+
+/// A hard limit of processor time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// The time in each period, of all cores together, in microseconds.
+    pub quota_us: u64,
+    /// In microseconds.
+    pub period_us: u64,
 }
 
 impl Limits {
@@ -70,6 +81,7 @@ impl Limits {
             memory_bytes: limit.map(bytes),
             memory_low_bytes: low.map(bytes),
             cpu_shares: resources.cpu_mhz.map(|mhz| mhz.clamp(*CPU_SHARES.start(), *CPU_SHARES.end())),
+            cpu_quota: None,
             processes: None,
             cores: CoreSet::default(),
         }
@@ -85,7 +97,7 @@ impl Limits {
     pub fn needs(&self, controller: Controller) -> bool {
         match controller {
             Controller::Memory => self.memory_bytes.is_some() || self.memory_low_bytes.is_some(),
-            Controller::Cpu => self.cpu_shares.is_some(),
+            Controller::Cpu => self.cpu_shares.is_some() || self.cpu_quota.is_some(),
             Controller::Pids => self.processes.is_some(),
         }
     }

@@ -10,6 +10,7 @@
 //! | `digest`, `media`, `platform` | digests, media types, platforms |
 //! | `document`, `config` | indexes and manifests; the defaults of containers of an image |
 //! | `credentials` | credentials of registries |
+//! | `registries` | their mirrors and authorities |
 //! | `registry`, `progress` | fetching images and their layers from registries |
 //! | `store` | images of this machine, unpacked |
 
@@ -23,6 +24,7 @@ pub mod media;
 pub mod platform;
 pub mod progress;
 mod reference;
+pub mod registries;
 pub mod registry;
 pub mod store;
 

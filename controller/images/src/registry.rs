@@ -52,6 +52,16 @@ pub struct Endpoint {
     pub authorities: Option<Vec<u8>>,
 }
 
+/// How a registry is reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// With TLS, and a certificate that is verified. Without it only on this machine.
+    #[default]
+    Secure,
+    /// Also without TLS.
+    Any,
+}
+
 /// How long and how often to try.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
@@ -101,13 +111,14 @@ struct ReceivedDocument {
 }
 
 impl Endpoint {
-    /// The hosts of a registry, the first one first. One on this machine may be without TLS, as with Docker.
+    /// The hosts of a registry, the first one first. One on this machine may always be without TLS, as with Docker.
     ///
     /// # Errors
     /// If the name is no host.
     pub fn of_registry(
         registry: &str,
         credentials: Option<&Credentials>,
+        transport: Transport,
     ) -> Result<Vec<Self>, RegistryError> {
         let host = if registry == DOCKER_HUB { HUB_HOST } else { registry };
         let of = |scheme: &str| -> Result<Self, RegistryError> {
@@ -116,7 +127,7 @@ impl Endpoint {
             Ok(Self { url, credentials: credentials.cloned(), authorities: None })
         };
         let secure = of("https")?;
-        match is_of_machine(&secure.url) {
+        match transport == Transport::Any || is_of_machine(&secure.url) {
             true => Ok(vec![secure, of("http")?]),
             false => Ok(vec![secure]),
         }
@@ -133,10 +144,19 @@ impl Repository {
     /// The repository of an image on these hosts: mirrors first, then the registry itself.
     ///
     /// # Errors
-    /// If a host can't be used.
+    /// If no host can be used.
     pub fn new(image: &Reference, endpoints: Vec<Endpoint>, pace: Pace) -> Result<Self, RegistryError> {
-        let hosts = endpoints.into_iter().map(|endpoint| Host::new(endpoint, &image.repository, pace));
-        let mut hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+        let (mut hosts, mut refused) = (Vec::new(), None);
+        for endpoint in endpoints {
+            match Host::new(endpoint, &image.repository, pace) {
+                Ok(host) => hosts.push(host),
+                // Another one may have the image.
+                Err(error) => refused = Some(error),
+            }
+        }
+        if let Some(refused) = refused.filter(|_| hosts.is_empty()) {
+            return Err(refused);
+        }
         let names: Vec<Arc<str>> = hosts.iter().map(|host| Arc::clone(host.name())).collect();
         for (host, next) in hosts.iter_mut().zip(names.iter().skip(1)) {
             host.has_next = true;

@@ -95,7 +95,7 @@ pub struct Image {
 #[derive(Debug, Clone)]
 pub struct PullOrder {
     pub image: Reference,
-    /// Mirrors first, then the registry: [`Endpoint::of_registry`].
+    /// Mirrors first, then the registry: [`Registries::endpoints`](crate::registries::Registries::endpoints).
     pub endpoints: Vec<Endpoint>,
     pub pace: Pace,
     pub platforms: Platforms,

@@ -37,6 +37,7 @@ pub mod networks;
 pub mod nft;
 pub mod port_owner;
 pub mod ports;
+pub mod reports;
 pub mod route;
 pub mod socket;
 pub mod subnet;

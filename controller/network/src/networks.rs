@@ -45,7 +45,7 @@ use cleanup::{Cleanup, RemovedNetwork};
 pub use drift::{Concern, RuleRepair};
 use name_server::ServedNames;
 
-pub use bridge::{Bridge, BridgeSettings, ConnectError};
+pub use bridge::{Bridge, BridgeSettings, ConnectError, NameServing};
 pub use lone::LoneNetworks;
 pub use name_server::{NameServer, NameSockets};
 pub use request::{AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, NetworkState, RequestedPort};
@@ -157,6 +157,11 @@ impl Networks {
         self.map_ports(request.owner, ports.clone())?;
         self.forget_untranslated(&ports);
         self.network(address4, &namespace)
+    }
+
+    /// The address of the bridge, which is that of the machine for its networks.
+    pub fn gateway(&self) -> IpAddr {
+        self.config.subnet4.gateway().ip
     }
 
     /// Keeps the namespace of a process as that of an allocation, whose file is gone.

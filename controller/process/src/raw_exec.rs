@@ -28,7 +28,7 @@ use crate::{
     denied::{Denied, InvalidIds},
     engine::{Effort, Engine, RunningTask, Setup, Translate, Translated},
     login::{self, no_user},
-    supervisor::{Invocation, NewPrivileges, User},
+    supervisor::{Invocation, NewPrivileges, StandardInput, User},
 };
 use command::{CommandError, Distrust, Trust};
 
@@ -152,6 +152,7 @@ impl RawExec {
             capabilities: None,
             limits: Vec::new(),
             call_filters: Vec::new(),
+            input: StandardInput::Ended,
         })
     }
 }

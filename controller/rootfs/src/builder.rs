@@ -18,7 +18,7 @@ use crate::{
     memory::Memory,
     overlay::{self, Refusal},
     place::{directory, file},
-    root::{Access, Built, Changes, ImageRoot, LimitedEntry, Root, RootError, failed},
+    root::{Access, Built, Changes, ImageRoot, LimitedEntry, Rights, Root, RootError, failed},
     seed::{ALLOC, PART, ROOT, Seed, open_dir},
     source::{Content, ImageSources, Part, Sources},
 };
@@ -45,11 +45,11 @@ pub fn build_image(seed: &Seed, root: &ImageRoot) -> Result<Built, RootError> {
     on_own_thread("root", || {
         let sources = ImageSources::open(root)?;
         seed.enter_copy().map_err(failed("enter a mount namespace for", &root.changes))?;
-        let (base, limited) = image::mount(&sources)?;
+        let (base, limited) = image::mount(&sources, root.rights)?;
         for dir in &root.directories {
             directory(base.as_fd(), dir).map_err(failed("make", dir))?;
         }
-        Frame::new(&base, root.shm_bytes, &sources.common)?.finish(root.access, limited)
+        Frame::new(&base, root.shm_bytes, &sources.common, root.rights)?.finish(root.access, limited)
     })
 }
 
@@ -79,7 +79,7 @@ impl<'r> Builder<'r> {
         for (part, shown) in sources.parts.iter().zip(shown) {
             self.add(part, shown)?;
         }
-        let frame = Frame::new(self.base, None, &sources.common)?;
+        let frame = Frame::new(self.base, None, &sources.common, Rights::Confined)?;
         frame.finish(Access::ReadWrite, self.limited)
     }
 

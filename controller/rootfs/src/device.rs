@@ -14,7 +14,7 @@ use rustix::{
     mount::MountAttrFlags,
 };
 
-use crate::{kernel, place::own_directory};
+use crate::{kernel, place::own_directory, root::Rights};
 
 const LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
@@ -31,12 +31,13 @@ const SHM_BYTES: u64 = 64 << 20;
 pub(crate) fn mount(
     root: BorrowedFd<'_>,
     devices: &[(&'static str, OwnedFd)],
-    shm_bytes: Option<u64>,
+    (shm_bytes, rights): (Option<u64>, Rights),
 ) -> Result<()> {
     let safe = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let no_devices = safe | MountAttrFlags::MOUNT_ATTR_NODEV;
-    // The nodes are mounts of their own; the task can't make others.
-    let dev = kernel::create("tmpfs", &[("mode", "0755"), ("size", "64k")], no_devices)?;
+    // The nodes are mounts of their own; a confined task can't make others.
+    let attributes = if rights == Rights::Confined { no_devices } else { safe };
+    let dev = kernel::create("tmpfs", &[("mode", "0755"), ("size", "64k")], attributes)?;
     kernel::place(dev.as_fd(), own_directory(root, Path::new("dev"))?.as_fd())?;
     for (name, device) in devices {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

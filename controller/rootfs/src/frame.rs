@@ -20,7 +20,7 @@ use crate::{
     device,
     kernel::{self, Depth},
     place::{directory, file, find, own_directory},
-    root::{Access, Built, LimitedEntry, RootError, failed},
+    root::{Access, Built, LimitedEntry, Rights, RootError, failed},
     seed::{open_dir, replace_root},
     source::{Common, Kind, PlacedMount},
 };
@@ -39,9 +39,10 @@ impl<'r> Frame<'r> {
         base: &'r OwnedFd,
         shm_bytes: Option<u64>,
         common: &'r Common,
+        rights: Rights,
     ) -> Result<Self, RootError> {
         let [dev, proc, sys] = ["dev", "proc", "sys"].map(Path::new);
-        device::mount(base.as_fd(), &common.devices, shm_bytes).map_err(failed("mount", dev))?;
+        device::mount(base.as_fd(), &common.devices, (shm_bytes, rights)).map_err(failed("mount", dev))?;
         // Before anything of the task's can be in its place.
         let null = openat(base, "dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let null = null.map_err(failed("open", Path::new("dev/null")))?;

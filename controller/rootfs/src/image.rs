@@ -24,7 +24,7 @@ use crate::{
     memory::SIZE,
     overlay::path_of,
     place::own_directory,
-    root::{Changes, LAYERS_MAX, LimitedEntry, RootError, failed},
+    root::{Changes, LAYERS_MAX, LimitedEntry, Rights, RootError, failed},
     seed::{MEMORY, ROOT, open_dir},
     source::ImageSources,
 };
@@ -36,7 +36,10 @@ const WORK: &str = "work";
 const CHANGES: &str = "c";
 
 /// Mounts the overlay. Returns its root, and whether changes end with it.
-pub(crate) fn mount(sources: &ImageSources) -> Result<(OwnedFd, Vec<LimitedEntry>), RootError> {
+pub(crate) fn mount(
+    sources: &ImageSources,
+    rights: Rights,
+) -> Result<(OwnedFd, Vec<LimitedEntry>), RootError> {
     let top = match sources.layers.last() {
         Some(top) if sources.layers.len() <= LAYERS_MAX => top,
         _ => return Err(RootError::Layers { layers: sources.layers.len() }),
@@ -44,14 +47,14 @@ pub(crate) fn mount(sources: &ImageSources) -> Result<(OwnedFd, Vec<LimitedEntry
     let place = Path::new(MEMORY);
     arrange(sources).map_err(failed("mount the layers at", place))?;
     chdir(MEMORY).map_err(failed("enter", place))?;
-    let limited = match on_disk(top, sources) {
+    let limited = match on_disk(top, sources, rights) {
         Ok(()) => Vec::new(),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             return Err(RootError::Busy { target: "/".into() });
         }
         // The directory is on an overlay, as in a container, or on a file system that can't be used in one.
         Err(error) => {
-            in_memory(top, sources).map_err(failed("mount the image at", Path::new("/")))?;
+            in_memory(top, sources, rights).map_err(failed("mount the image at", Path::new("/")))?;
             let reason = error.to_string();
             vec![LimitedEntry { target: "".into(), changes: Changes::Temporary, reason }]
         }
@@ -75,21 +78,21 @@ fn arrange(sources: &ImageSources) -> Result<(), io::Error> {
 }
 
 /// Mounts the overlay with the directory of changes.
-fn on_disk(top: &OwnedFd, sources: &ImageSources) -> io::Result<()> {
+fn on_disk(top: &OwnedFd, sources: &ImageSources, rights: Rights) -> io::Result<()> {
     let changes = openat(CWD, CHANGES, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let upper = own_directory(changes.as_fd(), Path::new(UPPER))?;
     own_directory(changes.as_fd(), Path::new(WORK))?;
     resemble(&upper, top)?;
-    overlay(sources.layers.len(), CHANGES, Index::On)
+    overlay(sources.layers.len(), (CHANGES, Index::On), rights)
 }
 
 /// Mounts the overlay with changes in memory, which end with it.
-fn in_memory(top: &OwnedFd, sources: &ImageSources) -> io::Result<()> {
+fn in_memory(top: &OwnedFd, sources: &ImageSources, rights: Rights) -> io::Result<()> {
     for name in [UPPER, WORK] {
         mkdirat(CWD, name, Mode::from(0o755))?;
     }
     resemble(&open_dir(UPPER)?, top)?;
-    overlay(sources.layers.len(), ".", Index::Off)
+    overlay(sources.layers.len(), (".", Index::Off), rights)
 }
 
 /// Whether the kernel refuses an upper directory that is in use. It would only log it.
@@ -101,7 +104,7 @@ enum Index {
 }
 
 /// Mounts an overlay at [`ROOT`], with changes below this directory.
-fn overlay(layers: usize, changes: &str, index: Index) -> io::Result<()> {
+fn overlay(layers: usize, (changes, index): (&str, Index), rights: Rights) -> io::Result<()> {
     // The kernel's list begins with the highest one.
     let lower: Vec<String> = (0..layers).rev().map(|number| number.to_string()).collect();
     let index = if index == Index::On { "on" } else { "off" };
@@ -110,8 +113,12 @@ fn overlay(layers: usize, changes: &str, index: Index) -> io::Result<()> {
         lower.join(":")
     );
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    // Without devices: a task may have the right to make some.
-    Ok(mount_at("overlay", ROOT, "overlay", MountFlags::NODEV, Some(options.as_c_str()))?)
+    let flags = match rights {
+        // A task may have the right to make devices.
+        Rights::Confined => MountFlags::NODEV,
+        Rights::Privileged => MountFlags::empty(),
+    };
+    Ok(mount_at("overlay", ROOT, "overlay", flags, Some(options.as_c_str()))?)
 }
 
 /// Gives a new upper directory mode and owner of the image's root: an overlay shows those of its upper directory.

@@ -41,6 +41,8 @@ pub struct ImageRoot {
     pub changes: PathBuf,
     /// Whether the task may change the image's files; directories that are shared and in memory have rights of their own.
     pub access: Access,
+    /// What it may do with the machine.
+    pub rights: Rights,
     /// Directories that are made if they are missing.
     pub directories: Vec<PathBuf>,
     /// Directories and files that are shared with the machine.
@@ -101,6 +103,16 @@ pub struct Bind {
     pub target: PathBuf,
     pub access: Access,
     pub propagation: Propagation,
+}
+
+/// What a task may do with the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rights {
+    /// It can't make devices, and /sys is read-only, without what the firmware shows.
+    #[default]
+    Confined,
+    /// It has the rights of its user: root may make devices, and change /sys.
+    Privileged,
 }
 
 /// Whether mounts that are made below a shared directory later appear on the other side.

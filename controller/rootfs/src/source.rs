@@ -21,7 +21,9 @@ use rustix::{
 
 use crate::{
     kernel::{self, Depth},
-    root::{Access, Bind, DeviceFile, Entry, ImageRoot, MemoryDir, Propagation, Root, RootError, failed},
+    root::{
+        Access, Bind, DeviceFile, Entry, ImageRoot, MemoryDir, Propagation, Rights, Root, RootError, failed,
+    },
 };
 
 /// Everything that the root of a task's directory is made of.
@@ -91,7 +93,7 @@ impl Sources {
             task: copy(&task, Depth::WithMountsBelow)?,
             alloc: copy(&root.alloc, Depth::Alone)?,
             parts: Vec::new(),
-            common: Common::open(&root.masked, root.network.as_deref())?,
+            common: Common::open(&root.masked, root.network.as_deref(), Rights::Confined)?,
         };
         without_devices(&sources.task, &task)?;
         // This thread's, which need not be those of the whole process.
@@ -162,7 +164,7 @@ impl ImageSources {
         let mut sources = Self {
             layers: layers.collect::<Result<_, _>>()?,
             changes: copy(&root.changes, Depth::Alone)?,
-            common: Common::open(&root.masked, root.network.as_deref())?,
+            common: Common::open(&root.masked, root.network.as_deref(), root.rights)?,
         };
         for bind in &root.binds {
             sources.common.add_bind(bind, &hidden)?;
@@ -180,7 +182,7 @@ impl ImageSources {
 
 impl Common {
     /// The calling thread is in the given network afterwards.
-    fn open(masked: &[PathBuf], network: Option<&Path>) -> Result<Self, RootError> {
+    fn open(masked: &[PathBuf], network: Option<&Path>, rights: Rights) -> Result<Self, RootError> {
         let mut devices = Vec::new();
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
@@ -191,12 +193,13 @@ impl Common {
                 devices.push((name, device));
             }
         }
+        let firmware = (rights == Rights::Confined).then(|| PathBuf::from("sys/firmware"));
         Ok(Self {
             binds: Vec::new(),
             devices,
-            sys: sys_of(network)?,
+            sys: sys_of(network, rights)?,
             proc: open_path(Path::new("/proc"))?,
-            hidden: masked.iter().cloned().chain([PathBuf::from("sys/firmware")]).collect(),
+            hidden: masked.iter().cloned().chain(firmware).collect(),
         })
     }
 
@@ -304,16 +307,19 @@ fn without_devices(mount: &OwnedFd, path: &Path) -> Result<(), RootError> {
 }
 
 /// A new /sys: that of the machine has mounts below it. The calling thread is in the given network afterwards.
-fn sys_of(network: Option<&Path>) -> Result<OwnedFd, RootError> {
+fn sys_of(network: Option<&Path>, rights: Rights) -> Result<OwnedFd, RootError> {
     if let Some(path) = network {
         let namespace = File::open(path).map_err(failed("open the network", path))?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(failed("enter the network", path))?;
     }
-    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
+    let safe = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let attributes = match rights {
+        Rights::Confined => safe | MountAttrFlags::MOUNT_ATTR_RDONLY,
+        Rights::Privileged => safe,
+    };
     kernel::create("sysfs", &[], attributes).map_err(failed("mount", Path::new("sys")))
 }
 

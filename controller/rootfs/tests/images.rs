@@ -14,7 +14,9 @@ use std::{
 
 use herdlet_rootfs::{
     builder::build_image,
-    root::{Access, Bind, Built, DeviceFile, ImageRoot, LAYERS_MAX, MemoryDir, Propagation, RootError},
+    root::{
+        Access, Bind, Built, DeviceFile, ImageRoot, LAYERS_MAX, MemoryDir, Propagation, Rights, RootError,
+    },
     seed::Seed,
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -42,6 +44,7 @@ fn image(dir: &Path) -> ImageRoot {
         layers: vec![dir.join("0"), dir.join("1")],
         changes: dir.join("changes"),
         access: Access::ReadWrite,
+        rights: Rights::Confined,
         directories: vec!["data/here".into()],
         binds: Vec::new(),
         memory: Vec::new(),

@@ -31,7 +31,7 @@
 //!    the program exits with [`EXIT_LOST`] without doing anything. So an attempt starts at most once, and creating the
 //!    record first (`tombstone`) cancels it. If the record can't be created, it exits with [`EXIT_NO_RECORD`].
 //! 2. It starts the task as a session leader with default signal dispositions, an empty signal mask, no descriptors but
-//!    stdin (/dev/null), stdout and stderr (pipes, or /dev/null), in its cgroups and its namespaces from the
+//!    stdin (/dev/null), stdout and stderr (pipes, or /dev/null), or a terminal for all three, in its cgroups and its namespaces from the
 //!    beginning, and with the ids and capabilities of the spec. The program itself stays in the agent's namespaces. The
 //!    record's state becomes `running`, or `start_failed` with step and errno; then the program exits with 0.
 //! 3. It reaps all descendants (it is a subreaper). When the main process ends, the record is updated at once, even if

@@ -86,7 +86,8 @@ pub enum Field<'a> {
     LogBlock,
     /// Kill everything when the pipe at fd 4 closes (`enter` always does).
     Leash,
-    /// Fd 0 is a terminal that becomes the controlling terminal (`enter` only).
+    /// A terminal becomes the controlling terminal. `enter`: it is at fd 0. `run`: it is at fd 8, and becomes the program's standard
+    /// streams; fd 9 is its other side, whose output goes to the stdout files. [`Field::Stderr`] has no effect then.
     Terminal,
     /// Number of the attempt's driver, for its record; 0 if absent (`run` only).
     Driver(u32),
@@ -134,6 +135,10 @@ pub enum Field<'a> {
     /// Mount the v2 cgroups at /sys/fs/cgroup, read-only, with the root of the new cgroup namespace; requires
     /// [`Field::MountNamespace`] and that namespace.
     Cgroups,
+    /// The task may change the cgroups that [`Field::Cgroups`] mounts, which is required.
+    WritableCgroups,
+    /// Fd 8 becomes the program's standard input (`run` only).
+    Input,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +182,11 @@ enum Tag {
     Limit = 35,
     Setting = 36,
     Cgroups = 37,
+    WritableCgroups = 38,
+    Input = 39,
 }
 
-const TAGS: [Tag; 38] = [
+const TAGS: [Tag; 40] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -218,6 +225,8 @@ const TAGS: [Tag; 38] = [
     Tag::Limit,
     Tag::Setting,
     Tag::Cgroups,
+    Tag::WritableCgroups,
+    Tag::Input,
 ];
 
 /// What a field is to a user.
@@ -261,7 +270,9 @@ fn name_of(tag: u16) -> &'static str {
             | Tag::Join
             | Tag::CallFilter
             | Tag::Limit
-            | Tag::Cgroups,
+            | Tag::Cgroups
+            | Tag::WritableCgroups
+            | Tag::Input,
         )
         | None => "a setting",
     }
@@ -404,6 +415,8 @@ impl<'a> Field<'a> {
             }
             Self::Setting(setting) => text(Tag::Setting, setting),
             Self::Cgroups => (Tag::Cgroups, &[], Closing::None),
+            Self::WritableCgroups => (Tag::WritableCgroups, &[], Closing::None),
+            Self::Input => (Tag::Input, &[], Closing::None),
         }
     }
 }

@@ -31,6 +31,10 @@ const PROGRAM_DIR: sys::Fd = 5;
 const MOUNTS: sys::Fd = 6;
 /// Descriptor of this program in memory, or of the process to join, if there is one.
 const HELPER: sys::Fd = 7;
+/// Descriptor of the task's standard input, or of its terminal, if it has one.
+const INPUT: sys::Fd = 8;
+/// Descriptor of the other side of the task's terminal, if it has one.
+const TERMINAL_OUTPUT: sys::Fd = 9;
 /// Exit code for an unknown verb.
 const USAGE: u32 = 64;
 
@@ -100,8 +104,8 @@ struct Descriptors {
 
 impl Descriptors {
     /// Makes these descriptors close-on-exec, because the task must not inherit them, and closes all others from the
-    /// leash on. Must be called before one of these numbers is used again.
-    fn take(spec: &crate::spec::Spec<'_>) -> sys::Result<Self> {
+    /// leash on; those after [`HELPER`] up to `last` are the caller's. Must be called before one of these numbers is used again.
+    fn take(spec: &crate::spec::Spec<'_>, last: sys::Fd) -> sys::Result<Self> {
         let take = |fd, is_asked_for: bool| {
             if is_asked_for {
                 return sys::keep_private(fd).map(|()| fd);
@@ -109,7 +113,7 @@ impl Descriptors {
             sys::close(fd);
             Ok(-1)
         };
-        sys::close_from(HELPER + 1);
+        sys::close_from(last + 1);
         Ok(Self {
             leash: take(LEASH, spec.leash)?,
             program_dir: take(PROGRAM_DIR, spec.entry.is_some())?,

@@ -33,8 +33,11 @@ pub const IMAGE: &str = "herdlet-test/busybox:1";
 /// An image that only the registry has, for [`USER`] and [`PASSWORD`].
 pub const PRIVATE_IMAGE: &str = "registry.test:5000/herdlet-test/busybox:1";
 
-/// The host and port of the registry.
+/// The host and port of the registry, as the daemons know it.
 pub const REGISTRY: &str = "registry.test:5000";
+
+/// The same for the engine in the agent, which runs where that name is unknown.
+pub const LOCAL_REGISTRY: &str = "127.0.0.1:5000";
 
 pub const USER: &str = "herdlet";
 
@@ -47,15 +50,19 @@ const FOLDER: &str = "HERDLET_TEST_ENGINES_FOLDER";
 pub enum Kind {
     Docker,
     Podman,
+    /// The one in the agent. It has no API: tests see its containers as processes.
+    Builtin,
 }
 
 impl Kind {
+    /// Those that are daemons.
     pub const ALL: [Self; 2] = [Self::Docker, Self::Podman];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Docker => "docker",
             Self::Podman => "podman",
+            Self::Builtin => "builtin",
         }
     }
 }
@@ -247,6 +254,12 @@ pub struct Engine<'e> {
 }
 
 impl Engine<'_> {
+    /// Another engine of the same run.
+    #[must_use]
+    pub fn beside(&self, kind: Kind) -> Self {
+        Self { kind, ..*self }
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.engines.folder.join(format!("{}.sock", self.kind))
     }
@@ -254,21 +267,59 @@ impl Engine<'_> {
     /// Returns the config of an agent whose driver `docker` uses this engine, with these additional options
     /// (`NAME: VALUE`, comma-separated) and dynamic ports of its own.
     pub fn config(&self, options: &str) -> String {
+        let endpoint = match self.kind {
+            Kind::Docker | Kind::Podman => format!(", endpoint: \"unix://{}\"", self.socket().display()),
+            Kind::Builtin => self.registries(),
+        };
         // No agent of a test removes the image that all tests use.
         let collection = if options.contains("gc:") { "" } else { ", gc: {image: false}" };
         let options = if options.is_empty() { String::new() } else { format!(", {options}") };
         format!(
-            "drivers: {{docker: {{engine: {}, endpoint: \"unix://{}\"{collection}{options}}}}}\nhost_ip: 127.0.0.1\nnetwork: {{subnet: {}}}\n{}",
+            "drivers: {{docker: {{engine: {}{endpoint}{collection}{options}}}}}\nhost_ip: 127.0.0.1\nnetwork: {{subnet: {}}}\n{}",
             self.kind,
-            self.socket().display(),
             subnet(),
             ports::for_tasks()
         )
     }
 
+    /// The option that makes the registry trusted, also as the mirror of itself under its other name.
+    fn registries(&self) -> String {
+        let authority = self.engines.folder.join("registry.crt");
+        format!(
+            ", registries: {{\"{LOCAL_REGISTRY}\": {{ca: \"{}\"}}, \"{REGISTRY}\": {{mirrors: [\"https://{LOCAL_REGISTRY}\"]}}}}",
+            authority.display()
+        )
+    }
+
+    /// The host and port of the registry for this engine.
+    pub fn registry(&self) -> &'static str {
+        match self.kind {
+            Kind::Docker | Kind::Podman => REGISTRY,
+            Kind::Builtin => LOCAL_REGISTRY,
+        }
+    }
+
     /// Starts an agent with this engine.
     pub fn agent(&self, options: &str) -> Agent {
-        Agent::start_with(Setup::default().config(self.config(options)))
+        self.agent_with(&self.config(options))
+    }
+
+    /// Starts an agent with this config, which has the image of all tests.
+    pub fn agent_with(&self, config: &str) -> Agent {
+        let agent = Agent::start_with(Setup::default().config(config));
+        self.give_image(&agent);
+        agent
+    }
+
+    /// Loads the image of all tests into an agent that keeps its images itself.
+    pub fn give_image(&self, agent: &Agent) {
+        match self.kind {
+            Kind::Docker | Kind::Podman => {}
+            Kind::Builtin => {
+                let archive = self.engines.folder.join("image.tar").display().to_string();
+                agent.cli(&["images", "load", &archive]).success();
+            }
+        }
     }
 
     /// Sends a request to the engine's API.
@@ -375,6 +426,7 @@ impl Engine<'_> {
         let program: &[&str] = match self.kind {
             Kind::Docker => &["docker", "-H", &socket],
             Kind::Podman => &["podman", "--remote", "--url", &socket],
+            Kind::Builtin => panic!("the engine in the agent writes no archives"),
         };
         self.engines.within(&[program, &["save", "-o", &archive, image]].concat());
     }

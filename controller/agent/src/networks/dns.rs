@@ -1,16 +1,14 @@
 //! How the tasks of an allocation resolve names, and their own: `dns` and `hostname` of its group's network, with the values of
 //! variables.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use herdlet_api_types::{
     alloc::Allocation,
     job::{Dns, Network},
     names::NameKind,
 };
-use herdlet_base::error::in_full;
-use herdlet_config::network::NameServing;
-use herdlet_network::networks::{NameServer, Networks};
+use herdlet_network::networks::NameServer;
 use herdlet_plan::env::{self, Inputs, TaskEnv};
 use tokio::sync::watch;
 
@@ -20,25 +18,7 @@ use crate::current_node::CurrentNode;
 impl AllocNetworks {
     /// The sockets to which allocations on the bridge send queries for names, as they are opened.
     pub fn name_servers(&self) -> watch::Receiver<Option<Arc<NameServer>>> {
-        self.name_servers.subscribe()
-    }
-
-    /// The address to which allocations on a bridge send queries for names; none if they use other servers.
-    pub(super) fn name_server(&self, networks: &Networks) -> Option<IpAddr> {
-        if self.settings.dns == NameServing::Off {
-            return None;
-        }
-        let server = networks.name_server().unwrap_or_else(|error| {
-            tracing::warn!(error = in_full(&error), "failed to answer queries of allocations for names");
-            None
-        })?;
-        let ip = server.ip();
-        self.name_servers.send_if_modified(|known| {
-            let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &server));
-            *known = Some(server);
-            is_new
-        });
-        ip
+        self.bridge.name_servers()
     }
 
     /// The host name of an allocation's tasks; none if it is the machine's. An invalid one has failed the network before.

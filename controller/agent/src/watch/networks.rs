@@ -6,7 +6,6 @@
 //! of their own, nothing is open.
 
 mod holds;
-mod reports;
 mod watched;
 
 use std::{
@@ -15,6 +14,7 @@ use std::{
 };
 
 use herdlet_api_types::{alloc::Allocation, task::TaskStatus, view::AllocView};
+use herdlet_network::reports::{self, Reports, Sources};
 use herdlet_plan::{
     event::{Event, Noticed},
     op::Part,
@@ -27,10 +27,7 @@ use tokio::{
     time::{MissedTickBehavior, sleep},
 };
 
-use self::{
-    reports::{Reports, Sources},
-    watched::{Damage, NetworksInUse},
-};
+use self::watched::{Damage, NetworksInUse};
 use super::drift::INSPECTION_PERIOD;
 use crate::{
     networks::AllocNetworks,
@@ -113,7 +110,7 @@ impl NetworkWatch {
                 (watched, sources) = (NetworksInUse::default(), None);
                 continue;
             }
-            let reports = reports::taken(&mut sources, &self.networks);
+            let reports = reports::taken(&mut sources, self.networks.rule_port());
             let begun = Instant::now();
             let Some((next, damage)) = self.inspect(watched, reports, by).await else { return };
             watched = next;

@@ -51,6 +51,9 @@ pub(super) struct ContainerRecord {
     /// The network that is made for it.
     #[serde(default)]
     pub(super) network: NetworkPlan,
+    /// How much it may change.
+    #[serde(default)]
+    pub(super) changes_bytes_max: Option<u64>,
 }
 
 impl ContainerRecord {
@@ -65,6 +68,7 @@ impl ContainerRecord {
             working_dir: config.working_dir.clone(),
             stop_signal: config.stop_signal.clone(),
             network: NetworkPlan::default(),
+            changes_bytes_max: None,
         }
     }
 }

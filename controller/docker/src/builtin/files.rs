@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::Read as _,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -15,11 +16,13 @@ use herdlet_base::network_texts::{self, Connection};
 use herdlet_driver::{AttemptId, DriverError, DriverResult};
 
 use super::dirs::ContainerDirs;
-use crate::create::host_lines;
+use crate::{config::FieldError, create::host_lines};
 
 const HOSTS: &str = "/etc/hosts";
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTNAME: &str = "/etc/hostname";
+/// The end of an entry of `extra_hosts` that stands for the address of the machine, as with Docker.
+const MACHINE: &str = ":host-gateway";
 const HOSTS_NAME: &str = "hosts";
 const RESOLV_CONF_NAME: &str = "resolv.conf";
 /// More of a file of the machine is left out.
@@ -85,6 +88,22 @@ pub(super) fn write(
         written.push((store("hostname", &format!("{}\n", names.hostname))?, HOSTNAME));
     }
     Ok(written)
+}
+
+/// Replaces the word for the machine in `extra_hosts` by its address.
+///
+/// # Errors
+/// If the container does not reach the machine.
+pub(super) fn name_machine(host: &mut HostConfig, address: Option<IpAddr>) -> Result<(), FieldError> {
+    for (index, entry) in host.extra_hosts.iter_mut().flatten().enumerate() {
+        let Some(name) = entry.strip_suffix(MACHINE) else { continue };
+        let Some(address) = address else {
+            let why = "host-gateway is the machine, which a container without a network does not reach; remove it, or write another `network_mode`";
+            return Err(FieldError::new(format!("extra_hosts[{index}]"), why));
+        };
+        *entry = format!("{name}:{address}");
+    }
+    Ok(())
 }
 
 /// Whether the task brings something for this place along.
@@ -176,10 +195,12 @@ mod tests {
         let written = write(&names(&[]), machine, &mut with_own).unwrap();
         let places: Vec<&str> = written.iter().map(|(_, place)| *place).collect();
         assert_eq!(places, [RESOLV_CONF, HOSTNAME], "the task's own file is not covered");
-        let refused =
+        let mut of_machine =
             HostConfig { extra_hosts: Some(vec!["a:host-gateway".into()]), ..HostConfig::default() };
-        let refused = write(&names(&[]), machine, &mut refused.clone()).unwrap_err().why();
+        let refused = name_machine(&mut of_machine, None).unwrap_err().to_string();
         assert!(refused.starts_with("use config.extra_hosts[0]: "), "{refused}");
+        name_machine(&mut of_machine, "10.0.0.1".parse().ok()).unwrap();
+        assert_eq!(of_machine.extra_hosts, Some(vec!["a:10.0.0.1".to_owned()]));
 
         let mount = Mount {
             target: Some(HOSTS.into()),

@@ -4,7 +4,11 @@
 //! addresses. A network is made after its container's directory and removed before it, so that the directories are a complete list. All
 //! calls block.
 
-use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
 
 use bollard::models::HostConfig;
 use herdlet_api_types::{AllocId, driver::DriverNetwork};
@@ -15,7 +19,6 @@ use herdlet_network::{
     ports::HoldError,
 };
 use herdlet_process::engine::Engine;
-use tokio::time;
 
 use super::{
     network_plan::{NetworkPlan, PublishedPort},
@@ -27,20 +30,17 @@ use crate::{
     names::{self, Naming},
 };
 
-/// How often networks are inspected: another program may remove an interface or a rule.
-const INSPECTION_PERIOD: Duration = Duration::from_secs(30);
-
 /// Number of digits of an attempt's digest in the name of its network.
 const DIGITS: usize = 12;
 
 /// The name of a container's network. No allocation has such a name.
-fn owner(id: &AttemptId) -> String {
+pub(super) fn owner(id: &AttemptId) -> String {
     let digits = hashed(&id.name());
     let digits: String = digits.chars().filter(char::is_ascii_hexdigit).take(DIGITS).collect();
     format!("{}.{digits}", id.alloc)
 }
 
-fn is_of_container(owner: &str) -> bool {
+pub(super) fn is_of_container(owner: &str) -> bool {
     owner.split_once('.').is_some_and(|(_, digits)| digits.len() == DIGITS)
 }
 
@@ -117,6 +117,26 @@ impl BuiltinState {
         }
     }
 
+    /// The address of the machine, as a container reaches it; none if it does not.
+    pub(super) fn machine_address(&self, plan: &NetworkPlan) -> DriverResult<Option<IpAddr>> {
+        match plan {
+            NetworkPlan::Bridged { .. } => {
+                let networks = self.networks.bridge.networks();
+                let networks = networks.map_err(|error| DriverError::retry(in_full(&error)))?;
+                Ok(Some(networks.gateway()))
+            }
+            NetworkPlan::Given => Ok(Some(Ipv4Addr::LOCALHOST.into())),
+            NetworkPlan::Lone | NetworkPlan::Joined { .. } => Ok(None),
+        }
+    }
+
+    /// The name server of a container.
+    pub(super) fn name_server(&self, plan: &NetworkPlan) -> Option<IpAddr> {
+        let networks =
+            self.networks.bridge.opened().filter(|_| matches!(plan, NetworkPlan::Bridged { .. }))?;
+        self.networks.bridge.name_server(&networks)
+    }
+
     /// Removes what was made for a container, none of whose processes runs, and then its directory.
     pub(super) fn remove(&self, id: &AttemptId) -> DriverResult<()> {
         // A repair must not make the network once more.
@@ -129,7 +149,7 @@ impl BuiltinState {
         removed.map_err(|error| DriverError::retry(format!("remove the directory of {id}: {error}")))
     }
 
-    fn disconnect(&self, owner: &str) -> Result<(), NetworkError> {
+    pub(super) fn disconnect(&self, owner: &str) -> Result<(), NetworkError> {
         match self.networks.bridge.may_be_used() {
             true => self.networks.bridge.disconnect(owner),
             false => self.networks.lone.down(owner),
@@ -155,7 +175,7 @@ impl BuiltinState {
     }
 
     /// The network of a container, as it was recorded, with what differed corrected; none if the container has ended.
-    fn repaired(
+    pub(super) fn repaired(
         &self,
         engine: &Engine,
         id: &AttemptId,
@@ -170,6 +190,8 @@ impl BuiltinState {
         let what = match networks.inspect(&request).map_err(retry)? {
             NetworkState::Complete(made) => {
                 bridge.hold(&request);
+                // Queries of its programs are for the sockets of this agent.
+                bridge.name_server(&networks);
                 return Ok(Some(made));
             }
             NetworkState::Incomplete { what } => what,
@@ -179,82 +201,13 @@ impl BuiltinState {
             networks.keep_of_process(&owner, main.process().pid).map_err(retry)?;
         }
         let made = bridge.connect(&request).map_err(refused)?;
+        bridge.name_server(&networks);
         let repaired = TaskEvent::Repaired { id: id.clone(), kind: "network", what: format!("its {what}") };
         if !self.events.try_send(repaired) {
             tracing::debug!(%id, "the repair of a network was not reported: too many reports are waiting");
         }
         Ok(Some(made))
     }
-
-    /// The containers whose network is on the bridge.
-    fn bridged(&self) -> DriverResult<Vec<(AttemptId, NetworkPlan)>> {
-        let failed = |error| DriverError::retry(format!("list the containers: {error}"));
-        let mut found = Vec::new();
-        for id in self.dirs.list().map_err(failed)? {
-            let plan = self.recorded(&id)?.map(|record| record.network);
-            found.extend(
-                plan.filter(|plan| matches!(plan, NetworkPlan::Bridged { .. })).map(|plan| (id, plan)),
-            );
-        }
-        Ok(found)
-    }
-
-    /// Removes networks of containers that have no directory: the disk may have lost it.
-    fn sweep(&self) -> DriverResult<()> {
-        let retry = |error: NetworkError| DriverError::retry(in_full(&error));
-        if !self.networks.bridge.may_be_used() {
-            return Ok(());
-        }
-        let found = self.networks.bridge.networks().and_then(|networks| networks.owners()).map_err(retry)?;
-        // Directories are listed last: each is made before its network.
-        let listed = self.dirs.list();
-        let listed = listed.map_err(|error| DriverError::retry(format!("list the containers: {error}")))?;
-        let known: BTreeSet<String> = listed.iter().map(owner).collect();
-        for owner in found.iter().filter(|owner| is_of_container(owner) && !known.contains(*owner)) {
-            tracing::warn!(owner, "removing a network that belongs to no container");
-            self.disconnect(owner).map_err(retry)?;
-        }
-        Ok(())
-    }
-
-    fn repair_all(&self, engine: &Engine) -> DriverResult<()> {
-        let bridged = self.bridged()?;
-        if let Some(networks) = self.networks.bridge.opened().filter(|_| !bridged.is_empty()) {
-            networks.repair_rules().map_err(|error| DriverError::retry(in_full(&error)))?;
-        }
-        for (id, plan) in bridged {
-            if let Err(error) = self.repaired(engine, &id, &plan) {
-                tracing::warn!(%id, error = error.why(), "failed to repair the network of a container");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Repairs networks of containers as long as there are any.
-pub(super) async fn keep_repaired(shared: Arc<BuiltinState>, engine: Engine) {
-    let own = Arc::clone(&shared);
-    report(herdlet_runtime::off_thread(move || own.sweep()).await.map_err(|error| error.to_string()));
-    loop {
-        let own = Arc::clone(&shared);
-        let found = herdlet_runtime::off_thread(move || own.bridged()).await;
-        if matches!(found, Ok(Ok(found)) if found.is_empty()) {
-            shared.connected.notified().await;
-        }
-        time::sleep(INSPECTION_PERIOD).await;
-        let (own, engine) = (Arc::clone(&shared), engine.clone());
-        let repaired = herdlet_runtime::off_thread(move || own.repair_all(&engine)).await;
-        report(repaired.map_err(|error| error.to_string()));
-    }
-}
-
-fn report(done: Result<DriverResult<()>, String>) {
-    let error = match done {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => error.why(),
-        Err(error) => error,
-    };
-    tracing::warn!(error, "failed to inspect the networks of containers");
 }
 
 /// The ports of the machine that a request publishes.

@@ -32,7 +32,9 @@ pub(super) fn environment(
     let mut all: Vec<(String, String)> = Vec::new();
     // An image may have any number of them.
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    let usual = [("PATH", PATH), ("HOSTNAME", hostname)].map(|(name, value)| format!("{name}={value}"));
+    let terminal = (body.tty == Some(true)).then_some(("TERM", "xterm"));
+    let usual = [("PATH", PATH), ("HOSTNAME", hostname)].into_iter().chain(terminal);
+    let usual: Vec<String> = usual.map(|(name, value)| format!("{name}={value}")).collect();
     for text in usual.iter().chain(&image.env).chain(body.env.iter().flatten()) {
         // A name alone has no value, as with Docker.
         let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else { continue };
@@ -55,8 +57,8 @@ pub(super) fn environment(
 /// # Errors
 /// A name that no kernel knows.
 pub(super) fn capabilities(host: &HostConfig) -> Result<u64, FieldError> {
-    let (names, has_all) =
-        (granted_capabilities(host), host.cap_add.iter().flatten().any(|name| name == ALL));
+    let names = granted_capabilities(host);
+    let has_all = is_privileged(host) || host.cap_add.iter().flatten().any(|name| name == ALL);
     let mut bits = 0;
     for name in &names {
         let unknown = || FieldError::new("cap_add", format!("there is no capability {name:?}"));
@@ -86,9 +88,13 @@ pub(super) fn new_privileges(host: &HostConfig) -> NewPrivileges {
     }
 }
 
+pub(super) fn is_privileged(host: &HostConfig) -> bool {
+    host.privileged == Some(true)
+}
+
 /// Whether the system calls of a container are restricted.
 pub(super) fn is_confined(host: &HostConfig) -> bool {
-    !host.security_opt.iter().flatten().any(|option| option == "seccomp=unconfined")
+    !is_privileged(host) && !host.security_opt.iter().flatten().any(|option| option == "seccomp=unconfined")
 }
 
 pub(super) fn limits(host: &HostConfig) -> Vec<ResourceLimit> {
@@ -163,6 +169,9 @@ mod tests {
         assert_eq!(of(&["NET_ADMIN"], &["ALL"]).unwrap(), 1 << 12 & own);
         assert_eq!(of(&["ALL"], &["KILL"]).unwrap(), !(1 << 5) & own);
         assert_eq!(of(&["CHOWN"], &["NET_RAW"]).unwrap(), 0xa804_25fb & !(1 << 13) & own);
+        let privileged = HostConfig { privileged: Some(true), ..HostConfig::default() };
+        assert_eq!(capabilities(&privileged).unwrap(), own);
+        assert!(!is_confined(&privileged));
         assert!(of(&["FLY"], &[]).unwrap_err().to_string().contains("FLY"));
         let root = Capabilities { bounding: 3, effective: 3, permitted: 3, ..Capabilities::default() };
         assert_eq!((sets(3, 0), sets(3, 7)), (root, Capabilities { bounding: 3, ..Capabilities::default() }));

@@ -13,7 +13,7 @@ use herdlet_images::{
     credentials::{Credentials, Secret, Sources},
     platform::Platforms,
     progress::Progress,
-    registry::{Endpoint, Pace},
+    registry::Pace,
     store::{Image, PullError, PullOrder},
 };
 use tokio::{
@@ -26,7 +26,10 @@ use super::{
     shared::{BuiltinState, load_refused},
     store,
 };
-use crate::{files, policy::PullFallback};
+use crate::{
+    files,
+    policy::{Policy, PullFallback},
+};
 
 /// How often a pull that lasts is an event of its task, and how often its progress is.
 const EVENT_PERIOD: Duration = Duration::from_secs(20);
@@ -107,7 +110,7 @@ async fn pull_with_space(
         },
         pulled => pulled,
     };
-    pulled.map_err(|error| failed(&error))
+    pulled.map_err(|error| failed(image, &error))
 }
 
 async fn order(
@@ -123,8 +126,10 @@ async fn order(
         }
         Err(error) => return Err(DriverError::recoverable(error)),
     };
-    let endpoints =
-        Endpoint::of_registry(&image.registry, credentials.as_ref()).map_err(DriverError::fatal)?;
+    let policy = &shared.policy;
+    let endpoints = policy.registries.endpoints(image, credentials.as_ref(), sources(policy)).await;
+    let endpoints = endpoints
+        .map_err(|error| DriverError::recoverable(format!("pull image {image}: {}", in_full(&error))))?;
     shared.message(id, format!("Downloading image {}", docker.image));
     Ok(PullOrder {
         image: image.clone(),
@@ -171,8 +176,8 @@ async fn report(
     }
 }
 
-fn failed(error: &PullError) -> DriverError {
-    let why = in_full(error);
+fn failed(image: &Reference, error: &PullError) -> DriverError {
+    let why = format!("pull image {image}: {}", in_full(error));
     match error.class() {
         _ if matches!(error, PullError::Cancelled) => DriverError::retry(why),
         Class::Retry => DriverError::recoverable(why),
@@ -190,9 +195,11 @@ async fn credentials(
         let secret = Secret::Password(auth.password.0.clone());
         return Ok(Some(Credentials { username: auth.username.0.clone(), secret }));
     }
-    let policy = &shared.policy;
-    let sources = Sources { file: policy.auth_config.as_deref(), helper: policy.auth_helper.as_deref() };
-    sources.find(image).await
+    sources(&shared.policy).find(image).await
+}
+
+fn sources(policy: &Policy) -> Sources<'_> {
+    Sources { file: policy.auth_config.as_deref(), helper: policy.auth_helper.as_deref() }
 }
 
 /// Loads an archive in the task's directory.

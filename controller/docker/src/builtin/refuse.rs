@@ -4,6 +4,7 @@
 
 use herdlet_api_types::manifest::{Text, driver::DockerConfig};
 
+use super::size_limit;
 use crate::{
     config::{ContainerConfig, FieldError},
     create::{LogSource, joined},
@@ -40,6 +41,7 @@ pub(super) fn refusals(config: &ContainerConfig) -> Vec<FieldError> {
     found.extend(devices(docker));
     found.extend(security_options(docker));
     found.extend(settings(docker));
+    found.extend(size_limit::of_options(&docker.storage_opt.0).err());
     let has_limit = |name: &String| LIMITS.iter().any(|(known, _)| known == name);
     let unknown = docker.ulimit.0.keys().filter(|name| !has_limit(name));
     found.extend(unknown.map(|name| FieldError::new(format!("ulimit.{name}"), "there is no such limit")));
@@ -59,22 +61,17 @@ pub(super) fn logging(logs: &LogSource) -> Result<(), FieldError> {
     }
 }
 
-fn keys(docker: &DockerConfig) -> [(&'static str, bool); 12] {
+fn keys(docker: &DockerConfig) -> [(&'static str, bool); 7] {
     let text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
     let runtime = docker.runtime.as_deref().unwrap_or_default();
     [
-        ("privileged", docker.privileged),
-        ("tty", docker.tty),
-        ("interactive", docker.interactive),
         ("runtime", !matches!(runtime, "" | "runc")),
-        ("storage_opt", !docker.storage_opt.0.is_empty()),
         ("volume_driver", text(&docker.volume_driver)),
         ("network_aliases", !docker.network_aliases.is_empty()),
         ("ipv4_address", text(&docker.ipv4_address)),
         ("ipv6_address", text(&docker.ipv6_address)),
         ("advertise_ipv6_address", docker.advertise_ipv6_address),
         ("mac_address", text(&docker.mac_address)),
-        ("cpu_hard_limit", docker.cpu_hard_limit),
     ]
 }
 
@@ -200,12 +197,8 @@ mod tests {
     #[test]
     fn what_it_cannot_do_is_refused_by_its_key() {
         for (config, field) in [
-            (json!({"privileged": true}), "privileged"),
-            (json!({"tty": true}), "tty"),
-            (json!({"interactive": true}), "interactive"),
             (json!({"runtime": "nvidia"}), "runtime"),
-            (json!({"storage_opt": {"size": "1g"}}), "storage_opt"),
-            (json!({"cpu_hard_limit": true}), "cpu_hard_limit"),
+            (json!({"storage_opt": {"size": "much"}}), "storage_opt.size"),
             (json!({"pid_mode": "container:x"}), "pid_mode"),
             (json!({"userns_mode": "private"}), "userns_mode"),
             (json!({"network_mode": "other"}), "network_mode"),
@@ -239,7 +232,8 @@ mod tests {
             "sysctl": {"net.core.somaxconn": "1", "kernel.shmmax": "1"}, "ulimit": {"nofile": "9:9"}, "runtime": "runc",
             "volumes": ["a:/b:ro,z"], "pid_mode": "host", "userns_mode": "host", "init": true, "readonly_rootfs": true,
             "mount": [{"type": "tmpfs", "target": "/x"}, {"type": "bind", "source": "a", "target": "/y"}],
-            "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1});
+            "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1, "tty": true,
+            "interactive": true, "privileged": true, "cpu_hard_limit": true, "storage_opt": {"size": "1g"}});
         assert_eq!(messages(config), [] as [String; 0]);
         for mode in ["", "default", "bridge", "host", "none", "container:x"] {
             assert_eq!(messages(json!({"network_mode": mode})), [] as [String; 0], "{mode}");

@@ -6,7 +6,9 @@ use std::path::{Component, Path, PathBuf};
 
 use bollard::models::{HostConfig, Mount, MountBindOptionsPropagationEnum as Spread, MountType};
 use herdlet_driver::{DriverError, DriverResult};
-use herdlet_rootfs::root::{Access, Bind, DeviceFile, ImageRoot, MemoryDir, Propagation};
+use herdlet_rootfs::root::{Access, Bind, DeviceFile, ImageRoot, MemoryDir, Propagation, Rights};
+
+use super::machine_devices;
 
 /// Paths in the root that no container sees, besides those that every root hides.
 const MASKED: [&str; 1] = ["sys/devices/virtual/powercap"];
@@ -60,17 +62,28 @@ pub(super) fn describe(host: &HostConfig, parts: Parts) -> DriverResult<ImageRoo
             target: below_root(device.path_in_container.as_deref().unwrap_or_default())?,
         })
     });
+    let mut devices: Vec<DeviceFile> = devices.collect::<DriverResult<_>>()?;
+    let (rights, masked) = match host.privileged {
+        Some(true) => {
+            let own = |device: &DeviceFile| devices.iter().all(|given| given.target != device.target);
+            let of_machine: Vec<DeviceFile> = machine_devices::list()?.into_iter().filter(own).collect();
+            devices.extend(of_machine);
+            (Rights::Privileged, Vec::new())
+        }
+        Some(false) | None => (Rights::Confined, MASKED.map(PathBuf::from).into()),
+    };
     Ok(ImageRoot {
         layers,
         changes,
+        rights,
         access: if host.readonly_rootfs == Some(true) { Access::ReadOnly } else { Access::ReadWrite },
         directories: vec![below_root(&working_dir)?],
         binds,
         memory,
-        devices: devices.collect::<DriverResult<_>>()?,
+        devices,
         shm_bytes: host.shm_size.and_then(|bytes| u64::try_from(bytes).ok()).filter(|bytes| *bytes > 0),
         hidden,
-        masked: MASKED.map(PathBuf::from).into(),
+        masked,
         network,
     })
 }

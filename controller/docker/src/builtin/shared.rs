@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use herdlet_api_types::driver::DOCKER;
@@ -26,6 +27,9 @@ use crate::{
     policy::Policy,
 };
 
+/// Attempts that share a lock wait for each other's record, some milliseconds.
+pub(super) const RECORDERS: usize = 64;
+
 /// The engine's state. All of it is found again by the next agent.
 #[derive(Debug)]
 pub(super) struct BuiltinState {
@@ -43,6 +47,8 @@ pub(super) struct BuiltinState {
     pub(super) networks: ContainerNetworks,
     /// A network has been made, which has to be inspected from now on.
     pub(super) connected: Notify,
+    /// Held while containers are recorded, each of some attempts: one attempt may be started twice at the same time.
+    pub(super) recording: [Mutex<()>; RECORDERS],
     /// Held while networks are removed or repaired.
     pub(super) network_turn: Mutex<()>,
 }
@@ -76,6 +82,14 @@ impl BuiltinState {
     pub(super) fn record(&self, id: &AttemptId) -> DriverResult<ContainerRecord> {
         let missing = || DriverError::recoverable(format!("find the record of {id}: it does not exist"));
         self.recorded(id)?.ok_or_else(missing)
+    }
+
+    /// The lock of an attempt's record.
+    pub(super) fn recording_of(&self, id: &AttemptId) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let recording = &self.recording[hasher.finish() as usize % RECORDERS];
+        recording.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn recorded(&self, id: &AttemptId) -> DriverResult<Option<ContainerRecord>> {

@@ -16,7 +16,7 @@ use herdlet_images::{
     digest::Digest,
     platform::Platforms,
     progress::Progress,
-    registry::{Endpoint, Pace},
+    registry::Pace,
     store::{Extent, Image, KEPT, PruneOrder, PullOrder, RemovalReport, StoreError},
 };
 use tokio::sync::watch;
@@ -128,8 +128,8 @@ impl OperatedStore {
         let policy = &self.0.policy;
         let sources = Sources { file: policy.auth_config.as_deref(), helper: policy.auth_helper.as_deref() };
         let credentials = sources.find(image).await.map_err(DriverError::recoverable)?;
-        let endpoints =
-            Endpoint::of_registry(&image.registry, credentials.as_ref()).map_err(DriverError::fatal)?;
+        let endpoints = policy.registries.endpoints(image, credentials.as_ref(), sources).await;
+        let endpoints = endpoints.map_err(|error| DriverError::recoverable(in_full(&error)))?;
         let pace = Pace { silence_max: policy.pull_activity_timeout, ..Pace::default() };
         Ok(PullOrder { image: image.clone(), endpoints, pace, platforms: Platforms::of_machine() })
     }

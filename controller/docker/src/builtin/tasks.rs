@@ -13,14 +13,17 @@ use std::{
 
 use bollard::models::{ContainerCreateBody, HostConfig};
 use herdlet_base::network_texts::Connection;
-use herdlet_driver::{AttemptId, DriverError, DriverResult, Fingerprint, Health, TaskConfig, limits::Limits};
+use herdlet_driver::{
+    AttemptId, DriverError, DriverResult, Fingerprint, Health, TaskConfig,
+    limits::{CpuQuota, Limits},
+};
 use herdlet_process::{
     cgroup::Isolation as Cgroups,
     engine::{Effort, RunningTask, Translate, Translated},
     exec::root_error,
     supervisor::{
         FirstProcess, Invocation, Isolation, JoinedNamespaces, MessageQueues, Namespaces, OwnMounts,
-        OwnNamespaces, PidFd, Proc, ShownCgroups, User,
+        OwnNamespaces, PidFd, Proc, ShownCgroups, StandardInput, TaskTerminal, User,
     },
 };
 use herdlet_rootfs::builder::build_image;
@@ -67,7 +70,8 @@ impl Translate for ContainerTasks {
         if health == Health::Healthy {
             let own = [("engine", "builtin"), ("os_type", "linux"), ("version", env!("CARGO_PKG_VERSION"))];
             let volumes = policy.host_paths.then_some(("volumes.enabled", "true"));
-            let all = own.into_iter().chain(volumes);
+            let privileged = policy.allow_privileged.then_some(("privileged.enabled", "true"));
+            let all = own.into_iter().chain(volumes).chain(privileged);
             attributes.extend(all.map(|(key, value)| (format!("driver.docker.{key}"), value.to_owned())));
         }
         Fingerprint { health, description, attributes }
@@ -95,12 +99,14 @@ impl Translate for ContainerTasks {
         let addresses = shared.connect(&task.id, plan)?;
         let connection = match plan {
             NetworkPlan::Bridged { .. } => {
-                FileSource::Made(Connection::Addresses { ips: &addresses, name: &shown, name_server: None })
+                let name_server = shared.name_server(plan);
+                FileSource::Made(Connection::Addresses { ips: &addresses, name: &shown, name_server })
             }
             NetworkPlan::Lone => FileSource::Made(Connection::None { name: Some(&shown) }),
             NetworkPlan::Joined { attempt, .. } => FileSource::Container(attempt),
             NetworkPlan::Given => FileSource::Made(Connection::Machine),
         };
+        files::name_machine(&mut container.host, shared.machine_address(plan)?)?;
         let names = Names { dirs: &shared.dirs, id: &task.id, hostname: &shown, more_hosts: &more_hosts };
         let files = files::write(&names, connection, &mut container.host)?;
         let parts = Parts {
@@ -125,12 +131,19 @@ impl Translate for ContainerTasks {
         let created = process::namespaces(&container.host, hostname.as_deref());
         let has_init = container.config.docker.init && created.contains(Namespaces::PID);
         let shows_cgroups = created.contains(Namespaces::CGROUP);
+        let is_privileged = process::is_privileged(&container.host);
+        let proc = if is_privileged { Proc::default() } else { Proc::of_task() };
+        invocation.input = container.input(built.root.as_fd(), user.uid)?;
         invocation.isolation = Some(Isolation::Own(OwnNamespaces {
             created,
             mounts: Some(Arc::new(OwnMounts { namespace: built.mounts, null: built.null })),
-            proc: Some(Proc { settings: process::settings(&container.host)?, ..Proc::of_task() }),
+            proc: Some(Proc { settings: process::settings(&container.host)?, ..proc }),
             message_queues: MessageQueues::Mounted,
-            cgroups: if shows_cgroups { ShownCgroups::Own } else { ShownCgroups::None },
+            cgroups: match (shows_cgroups, is_privileged) {
+                (false, _) => ShownCgroups::None,
+                (true, false) => ShownCgroups::Own,
+                (true, true) => ShownCgroups::OwnWritable,
+            },
             hostname,
             first: if has_init { FirstProcess::Init } else { FirstProcess::Task },
         }));
@@ -191,6 +204,20 @@ impl Container<'_> {
         own.or_else(|| (!is_host(&self.host.network_mode)).then(of_alloc))
     }
 
+    fn input(&self, root: BorrowedFd<'_>, uid: u32) -> DriverResult<StandardInput> {
+        match (self.body.tty, self.body.open_stdin) {
+            (Some(true), _) => {
+                let made = TaskTerminal::in_root(root, uid);
+                let made = made.map_err(|errno| {
+                    DriverError::retry(format!("make a terminal: {}", std::io::Error::from(errno)))
+                })?;
+                Ok(StandardInput::Terminal(Arc::new(made)))
+            }
+            (_, Some(true)) => Ok(StandardInput::Open),
+            _ => Ok(StandardInput::Ended),
+        }
+    }
+
     fn working_dir(&self) -> PathBuf {
         let own = self.body.working_dir.as_deref().filter(|dir| !dir.is_empty());
         Path::new("/").join(own.unwrap_or(&self.record.working_dir))
@@ -249,6 +276,9 @@ fn limits(task: &TaskConfig, host: &HostConfig) -> Limits {
         memory_bytes: number(host.memory),
         memory_low_bytes: number(host.memory_reservation),
         cpu_shares: number(host.cpu_shares),
+        cpu_quota: number(host.cpu_quota)
+            .zip(number(host.cpu_period))
+            .map(|(quota_us, period_us)| CpuQuota { quota_us, period_us }),
         processes: processes(host),
         cores: task.cores.clone(),
     }

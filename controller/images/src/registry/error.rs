@@ -1,6 +1,6 @@
 //! Why a registry did not give an image.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use crate::{config::ConfigError, digest::Digest, document::DocumentError};
 
@@ -13,6 +13,8 @@ pub enum RegistryError {
     NoHost,
     #[error("prepare for https with {host}: {why}")]
     Client { host: String, why: String },
+    #[error("read the certificate authorities of {host} from {}: {why}", path.display())]
+    Authorities { host: String, path: PathBuf, why: String },
     /// The registry has no such image.
     #[error("fetch it from {host}: it does not exist there{}", in_brackets(.text))]
     Missing { host: String, text: String },
@@ -78,6 +80,7 @@ impl RegistryError {
             | Self::Range { .. }
             | Self::Corrupt { .. }
             | Self::Cancelled
+            | Self::Authorities { .. }
             | Self::Write(_) => false,
             Self::Endpoint { .. }
             | Self::NoHost
@@ -107,6 +110,7 @@ impl RegistryError {
             | Self::Document(_)
             | Self::Config(_)
             | Self::Cancelled
+            | Self::Authorities { .. }
             | Self::Write(_) => None,
         }
     }

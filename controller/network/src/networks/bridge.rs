@@ -4,14 +4,17 @@
 //! instance without such networks does not change the machine's network.
 
 use std::{
+    net::IpAddr,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use herdlet_base::error::in_full;
+use tokio::sync::watch;
 
 use super::{
-    AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, Networks, SETTINGS, naming, open_socket,
+    AllocNetwork, BridgeConfig, NameServer, NetworkError, NetworkRequest, Networks, SETTINGS, naming,
+    open_socket,
 };
 use crate::{
     host,
@@ -40,6 +43,15 @@ pub struct BridgeSettings {
     pub hairpin: Hairpin,
     /// The directory of files that last until the next boot.
     pub runtime: PathBuf,
+    pub name_serving: NameServing,
+}
+
+/// Whether the agent resolves names for networks on its bridge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NameServing {
+    #[default]
+    On,
+    Off,
 }
 
 /// The bridge.
@@ -49,6 +61,7 @@ pub struct Bridge {
     /// The ports stay held if another bridge takes its place.
     holder: PortHolder,
     opened: Mutex<Option<Arc<Networks>>>,
+    name_servers: watch::Sender<Option<Arc<NameServer>>>,
 }
 
 /// Why a network with ports can't be made. The text continues "failed to".
@@ -65,7 +78,12 @@ pub enum ConnectError {
 impl Bridge {
     /// The bridge of these settings. Changes nothing.
     pub fn new(settings: BridgeSettings) -> Self {
-        Self { settings, holder: PortHolder::default(), opened: Mutex::default() }
+        Self {
+            settings,
+            holder: PortHolder::default(),
+            opened: Mutex::default(),
+            name_servers: watch::Sender::new(None),
+        }
     }
 
     /// The sockets that hold ports.
@@ -97,6 +115,29 @@ impl Bridge {
         let networks =
             networks.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
         Ok(Arc::clone(opened.insert(Arc::new(networks))))
+    }
+
+    /// The sockets to which networks on the bridge send queries for names, as they are opened.
+    pub fn name_servers(&self) -> watch::Receiver<Option<Arc<NameServer>>> {
+        self.name_servers.subscribe()
+    }
+
+    /// The address to which networks on the bridge send queries for names; none if they use other servers.
+    pub fn name_server(&self, networks: &Networks) -> Option<IpAddr> {
+        if self.settings.name_serving == NameServing::Off {
+            return None;
+        }
+        let server = networks.name_server().unwrap_or_else(|error| {
+            tracing::warn!(error = in_full(&error), "failed to answer queries of allocations for names");
+            None
+        })?;
+        let ip = server.ip();
+        self.name_servers.send_if_modified(|known| {
+            let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &server));
+            *known = Some(server);
+            is_new
+        });
+        ip
     }
 
     /// The networks, if one was needed since the start of the agent.
@@ -209,6 +250,7 @@ mod tests {
             mtu: None,
             hairpin: Hairpin::Off,
             runtime,
+            name_serving: NameServing::On,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use herdlet_driver::limits::{CPU_SHARES, Controller, Limits};
+use herdlet_driver::limits::{CPU_SHARES, Controller, CpuQuota, Limits};
 
 use super::{CgroupError, files};
 
@@ -13,7 +13,15 @@ pub(super) fn write_v2(limits: &Limits, controller: Controller, dir: &Path) -> R
             put(dir, "memory.max", limits.memory_bytes)?;
             put(dir, "memory.low", limits.memory_low_bytes)
         }
-        Controller::Cpu => put(dir, "cpu.weight", limits.cpu_shares.map(weight)),
+        Controller::Cpu => {
+            put(dir, "cpu.weight", limits.cpu_shares.map(weight))?;
+            match limits.cpu_quota {
+                Some(CpuQuota { quota_us, period_us }) => {
+                    files::write(&dir.join("cpu.max"), &format!("{quota_us} {period_us}"))
+                }
+                None => Ok(()),
+            }
+        }
         Controller::Pids => put(dir, "pids.max", limits.processes),
     }
 }
@@ -27,7 +35,11 @@ pub(super) fn write_v1(limits: &Limits, controller: Controller, dir: &Path) -> R
             put(dir, "memory.limit_in_bytes", limits.memory_bytes)?;
             put(dir, "memory.soft_limit_in_bytes", limits.memory_low_bytes)
         }
-        Controller::Cpu => put(dir, "cpu.shares", limits.cpu_shares),
+        Controller::Cpu => {
+            put(dir, "cpu.shares", limits.cpu_shares)?;
+            put(dir, "cpu.cfs_period_us", limits.cpu_quota.map(|quota| quota.period_us))?;
+            put(dir, "cpu.cfs_quota_us", limits.cpu_quota.map(|quota| quota.quota_us))
+        }
         Controller::Pids => put(dir, "pids.max", limits.processes),
     }
 }

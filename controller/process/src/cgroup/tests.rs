@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use herdlet_api_types::{AllocId, alloc::CoreSet};
+use herdlet_driver::limits::CpuQuota;
 
 use super::*;
 
@@ -82,10 +83,17 @@ async fn limits_are_written_where_the_machine_has_the_controller() {
     let limits = Limits {
         memory_bytes: Some(64 << 20),
         cpu_shares: Some(512),
+        cpu_quota: Some(CpuQuota { quota_us: 20_000, period_us: 50_000 }),
         processes: Some(32),
         ..Limits::default()
     };
     let cgroup = cgroups.create(&id(1), &limits).unwrap();
+    if let Some(dir) = cgroup.v1_dir(Controller::Cpu) {
+        let of = |name| files::number(&dir.join(name));
+        assert_eq!((of("cpu.cfs_quota_us"), of("cpu.cfs_period_us")), (Some(20_000), Some(50_000)));
+    } else if cgroups.v2.contains(&Controller::Cpu) {
+        assert_eq!(files::read(&cgroup.dir().join("cpu.max")).unwrap(), "20000 50000\n");
+    }
     if let Some(dir) = cgroup.v1_dir(Controller::Memory) {
         assert_eq!(files::number(&dir.join("memory.limit_in_bytes")), Some(64 << 20));
     } else if cgroups.v2.contains(&Controller::Memory) {

@@ -13,10 +13,10 @@ use std::{
 
 use futures_util::FutureExt;
 use herdlet_api_types::task::ExitResult;
-use herdlet_base::{ready, safe_fs};
+use herdlet_base::ready;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, ExecRequest, ExecSession, TerminalSize};
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
+    fs::{Mode, OFlags},
     io::Errno,
     pipe::PipeFlags,
     pty::OpenptFlags,
@@ -29,7 +29,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{RunningTask, Shared, off_thread, retry};
-use crate::supervisor::{Child, Invocation, Isolation, Namespaces, PidFd, Session, ShimEnd, Terminal, enter};
+use crate::supervisor::{
+    Child, Invocation, Isolation, Namespaces, Session, ShimEnd, Terminal, enter, inner_side, open_in_root,
+};
 
 /// How many chunks of a stream are buffered for a slow reader.
 const PIECES_MAX: usize = 16;
@@ -38,8 +40,6 @@ const PIECE_LEN_MAX: usize = 32 * 1024;
 /// How long the streams are read after a command's exit while they are silent: processes it left may hold them open indefinitely,
 /// and a terminal delivers its last bytes with a delay.
 const SILENCE_TIME_MAX: Duration = Duration::from_millis(100);
-/// The kind of file system that terminals are files of (statfs(2)).
-const DEVPTS: rustix::fs::FsWord = 0x1cd1;
 /// The end-of-input character of a terminal.
 const END_OF_INPUT: u8 = 4;
 
@@ -131,17 +131,14 @@ fn terminal(size: TerminalSize, invocation: &Invocation) -> Result<(Streams, [Ow
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = match &invocation.isolation {
         Some(Isolation::Joined(joined)) if joined.kinds.contains(Namespaces::MOUNT) => {
-            terminal_in_root(&joined.of)?
+            let root = joined.of.root().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            open_in_root(root.ok_or(Errno::SRCH)?.as_fd())?
         }
         Some(Isolation::Joined(_) | Isolation::Own(_)) | None => rustix::pty::openpt(flags)?,
     };
-    rustix::pty::unlockpt(&master)?;
-    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
+    // Lets the command open its terminal by name.
+    let slave = inner_side(&master, invocation.user.as_ref().map(|user| user.uid))?;
     rustix::termios::tcsetwinsize(&master, winsize(size))?;
-    if let Some(user) = &invocation.user {
-        // Lets the command open its terminal by name.
-        rustix::fs::fchown(&slave, Some(rustix::fs::Uid::from_raw(user.uid)), None)?;
-    }
     let ours = Streams {
         stdin: master.try_clone().map_err(|_| Errno::MFILE)?,
         stdout: master.try_clone().map_err(|_| Errno::MFILE)?,
@@ -150,20 +147,6 @@ fn terminal(size: TerminalSize, invocation: &Invocation) -> Result<(Streams, [Ow
     };
     let copy = || slave.try_clone().map_err(|_| Errno::MFILE);
     Ok((ours, [copy()?, copy()?, slave]))
-}
-
-/// A new terminal among those of the root of a task, where the command finds it by its name. The task may have put something else
-/// there, which is not opened.
-fn terminal_in_root(of: &PidFd) -> Result<OwnedFd, Errno> {
-    let root = of.root().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
-    let path = OFlags::PATH | OFlags::CLOEXEC;
-    let found = openat2(root.ok_or(Errno::SRCH)?, "dev/pts/ptmx", path, Mode::empty(), resolve)?;
-    if rustix::fs::fstatfs(&found)?.f_type != DEVPTS {
-        return Err(Errno::NOTTY);
-    }
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::open(safe_fs::proc_path(found.as_fd(), None), flags, Mode::empty())
 }
 
 fn winsize(size: TerminalSize) -> Winsize {

@@ -3,6 +3,7 @@
 //! In: decisions made elsewhere. Out: the fields of a launch spec. It starts nothing.
 
 use super::process::PidFd;
+use super::terminal::TaskTerminal;
 use herdlet_shim::isolation::{Capabilities, Namespaces};
 use herdlet_shim::spec::Field;
 use std::ffi::OsString;
@@ -49,6 +50,20 @@ pub struct Invocation {
     pub limits: Vec<ResourceLimit>,
     /// Filters of system calls; the last one is asked first.
     pub call_filters: Vec<CallFilter>,
+    /// The standard input of a task. An exec session has its own.
+    pub input: StandardInput,
+}
+
+/// The standard input of a task.
+#[derive(Clone, Debug, Default)]
+pub enum StandardInput {
+    /// It has ended: /dev/null.
+    #[default]
+    Ended,
+    /// It does not end, and nothing arrives.
+    Open,
+    /// A terminal, which is the output, too.
+    Terminal(Arc<TaskTerminal>),
 }
 
 /// A limit of a resource (getrlimit(2)).
@@ -135,12 +150,15 @@ impl Proc {
     }
 }
 
-/// Whether the cgroups of a task are mounted at /sys/fs/cgroup, read-only.
+/// Whether the cgroups of a task are mounted at /sys/fs/cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShownCgroups {
     #[default]
     None,
+    /// Read-only.
     Own,
+    /// The task may change them.
+    OwnWritable,
 }
 
 /// Whether message queues are mounted at /dev/mqueue.
@@ -281,8 +299,10 @@ impl OwnNamespaces {
         if self.message_queues == MessageQueues::Mounted {
             fields.push(Field::MessageQueues);
         }
-        if self.cgroups == ShownCgroups::Own {
-            fields.push(Field::Cgroups);
+        match self.cgroups {
+            ShownCgroups::None => {}
+            ShownCgroups::Own => fields.push(Field::Cgroups),
+            ShownCgroups::OwnWritable => fields.extend([Field::Cgroups, Field::WritableCgroups]),
         }
         fields.extend(self.hostname.iter().map(|name| Field::Hostname(name.as_bytes())));
         if self.first == FirstProcess::Init {

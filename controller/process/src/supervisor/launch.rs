@@ -3,14 +3,16 @@
 //! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. The record reports how an attempt ended, not the
 //! shim: shims outlive the agent, and a `Child` only serves to reap one while the agent lives.
 
-use super::invocation::{FirstProcess, Invocation, Isolation, Logs, WhenFull};
+use super::invocation::{FirstProcess, Invocation, Isolation, Logs, StandardInput, WhenFull};
 use super::places::Places;
 use super::program::{Program, ProgramError, in_memory};
 use super::spawn::{Spawn, spawn};
 use herdlet_base::ready::{self, SharedFd};
+use herdlet_base::safe_fs;
 use herdlet_shim::spec::{Field, SpecError, encode};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
 use std::ffi::{CStr, CString};
 use std::io;
@@ -142,6 +144,11 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     if what.leash.is_some() {
         fields.push(Field::Leash);
     }
+    match &what.invocation.input {
+        StandardInput::Ended => {}
+        StandardInput::Open => fields.push(Field::Input),
+        StandardInput::Terminal(_) => fields.push(Field::Terminal),
+    }
     let handover =
         |source: Errno| LaunchError::Handover { name: what.record.to_owned(), source: source.into() };
     let spec = hand_over(what.record, fields, what.invocation)?;
@@ -156,22 +163,35 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
         Some(Isolation::Own(_) | Isolation::Joined(_)) | None => None,
     };
     let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
-    fds.extend(optional(
-        [what.leash, entry, what.invocation.mounts().map(|mounts| mounts.namespace.as_fd()), inside],
-        null.as_fd(),
-    ));
+    let mounts = what.invocation.mounts().map(|mounts| mounts.namespace.as_fd());
+    let open = match &what.invocation.input {
+        StandardInput::Open => Some(endless_input().map_err(handover)?),
+        StandardInput::Ended | StandardInput::Terminal(_) => None,
+    };
+    let [input, terminal] = match &what.invocation.input {
+        StandardInput::Terminal(terminal) => [Some(terminal.inner.as_fd()), Some(terminal.outer.as_fd())],
+        StandardInput::Ended | StandardInput::Open => [open.as_ref().map(AsFd::as_fd), None],
+    };
+    fds.extend(optional([what.leash, entry, mounts, inside, input, terminal], null.as_fd()));
     let (program, cgroup) = (what.program.as_fd(), what.shims_cgroup);
     let places = what.program.places();
     start(&Supervisor { program, places, verb: c"run", title: what.record, fds: &fds, cgroup })
 }
 
 /// Descriptors from 4 on. `filler` takes the place of one that is not needed before one that is.
-fn optional<'a>(
-    fds: [Option<BorrowedFd<'a>>; 4],
+fn optional<'a, const COUNT: usize>(
+    fds: [Option<BorrowedFd<'a>>; COUNT],
     filler: BorrowedFd<'a>,
 ) -> impl Iterator<Item = BorrowedFd<'a>> {
     let len = fds.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
     fds.into_iter().take(len).map(move |fd| fd.unwrap_or(filler))
+}
+
+/// A pipe that its own reader may write to, so that it never ends.
+fn endless_input() -> Result<OwnedFd, Errno> {
+    let (reader, _writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let path = safe_fs::proc_path(reader.as_fd(), None);
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn inside<'a>(program: &'a Program, name: &str) -> Result<BorrowedFd<'a>, LaunchError> {

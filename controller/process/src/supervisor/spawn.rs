@@ -34,7 +34,7 @@ pub(super) struct Spawn<'a> {
     pub(super) program: BorrowedFd<'a>,
     pub(super) places: &'a Places,
     pub(super) arguments: &'a [&'a CStr],
-    /// Become descriptors 0, 1, 2, …; at most eight.
+    /// Become descriptors 0, 1, 2, …; at most ten.
     pub(super) fds: &'a [BorrowedFd<'a>],
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }

@@ -69,6 +69,10 @@ pub struct Spec<'a> {
     pub join: Option<Namespaces>,
     /// See [`super::Field::Cgroups`].
     pub cgroups: bool,
+    /// See [`super::Field::WritableCgroups`].
+    pub writable_cgroups: bool,
+    /// See [`super::Field::Input`].
+    pub input: bool,
     entries: Entries<'a>,
 }
 
@@ -108,6 +112,8 @@ impl<'a> Spec<'a> {
             init: false,
             join: None,
             cgroups: false,
+            writable_cgroups: false,
+            input: false,
             entries,
         };
         let mut seen: u64 = 0;
@@ -200,6 +206,8 @@ impl<'a> Spec<'a> {
                     setting(value).ok_or(bad)?;
                 }
                 Tag::Cgroups => spec.cgroups = set(value).ok_or(bad)?,
+                Tag::WritableCgroups => spec.writable_cgroups = set(value).ok_or(bad)?,
+                Tag::Input => spec.input = set(value).ok_or(bad)?,
             }
         }
         for needed in [Tag::Program, Tag::Argument] {
@@ -222,6 +230,9 @@ impl<'a> Spec<'a> {
         }
         if self.cgroups && !self.namespaces.contains(Namespaces::CGROUP) {
             return Err(SpecError::Missing(Tag::Namespaces as u16));
+        }
+        if self.writable_cgroups && !self.cgroups {
+            return Err(SpecError::Missing(Tag::Cgroups as u16));
         }
         if !self.proc && self.settings().next().is_some() {
             return Err(SpecError::Missing(Tag::Proc as u16));

@@ -45,6 +45,8 @@ fn all_fields() -> Vec<Field<'static>> {
         Field::Limit { resource: 7, soft: 1, hard: u64::MAX },
         Field::Setting(b"net/ipv4/ip_forward=1"),
         Field::Cgroups,
+        Field::WritableCgroups,
+        Field::Input,
     ]
 }
 

@@ -8,7 +8,7 @@ use super::files::Place;
 use super::logs::{Full, Shared, Streams};
 use super::slay::slay;
 use super::sys::{self, Errno, Fd, POLLIN, PollFd};
-use super::{Descriptors, drop_spec, take_spec};
+use super::{Descriptors, HELPER, INPUT, TERMINAL_OUTPUT, drop_spec, take_spec};
 use crate::record::{Exit, Process, Record, State, Step, start_ticks};
 use crate::rotation::Text;
 use crate::spec::Spec;
@@ -35,7 +35,12 @@ pub(super) fn run() -> u32 {
         return 0;
     };
     keeper.record.driver = spec.driver;
-    let descriptors = match Descriptors::take(&spec) {
+    let last = match (spec.terminal, spec.input) {
+        (true, _) => TERMINAL_OUTPUT,
+        (false, true) => INPUT,
+        (false, false) => HELPER,
+    };
+    let descriptors = match Descriptors::take(&spec, last) {
         Ok(descriptors) => descriptors,
         Err(errno) => {
             keeper.fail(Step::Prepare, errno);
@@ -95,15 +100,7 @@ fn start_with_pipes(
     let taken = [sys::SIGCHLD, sys::SIGUSR1, sys::SIGALRM];
     let signals = taken.into_iter().fold(0, |mask, signal| mask | sys::signal_bit(signal));
     let signals = sys::signalfd(signals).map_err(prepare)?;
-    let mut reading = [-1; 2];
-    let mut stdio = [0; 3];
-    for (index, stem) in [spec.stdout, spec.stderr].into_iter().enumerate() {
-        if stem.is_some() {
-            let (from, to) = sys::pipe().map_err(prepare)?;
-            reading[index] = from;
-            stdio[index + 1] = to;
-        }
-    }
+    let (reading, stdio) = if spec.terminal { terminal() } else { pipes(spec) }.map_err(prepare)?;
     let pid = birth::start(spec, stdio, descriptors)?;
     for end in stdio {
         if end != 0 {
@@ -111,6 +108,34 @@ fn start_with_pipes(
         }
     }
     Ok((pid, reading, signals))
+}
+
+/// The read ends of the task's output, and its standard streams.
+type Output = ([Fd; 2], [Fd; 3]);
+
+fn pipes(spec: &Spec<'_>) -> sys::Result<Output> {
+    let mut reading = [-1; 2];
+    let mut stdio = [0; 3];
+    if spec.input {
+        sys::keep_private(INPUT)?;
+        stdio[0] = INPUT;
+    }
+    for (index, stem) in [spec.stdout, spec.stderr].into_iter().enumerate() {
+        if stem.is_some() {
+            let (from, to) = sys::pipe()?;
+            reading[index] = from;
+            stdio[index + 1] = to;
+        }
+    }
+    Ok((reading, stdio))
+}
+
+/// All output of a terminal is one stream. It is read also if nobody keeps it, or the task would wait for a reader.
+fn terminal() -> sys::Result<Output> {
+    for fd in [INPUT, TERMINAL_OUTPUT] {
+        sys::keep_private(fd)?;
+    }
+    Ok(([TERMINAL_OUTPUT, -1], [INPUT; 3]))
 }
 
 struct Attempt<'s> {

@@ -4,7 +4,7 @@
 //! this process's memory until it executes the program (`CLONE_VM | CLONE_VFORK`), so its failure is read from memory,
 //! without a pipe, and no page is copied.
 
-use super::sys::{self, Errno, Fd};
+use super::sys::{self, Errno, Fd, Writes};
 use super::{Descriptors, SPEC, mounts};
 use crate::clone::{Birth, CLONE_INTO_CGROUP, CLONE_VFORK, CLONE_VM, clone_onto};
 use crate::isolation::{Capabilities, Namespaces};
@@ -198,7 +198,8 @@ impl Child<'_> {
                 sys::dup_to(from, to).map_err(|errno| (Step::Stdio, errno))?;
             }
         }
-        if spec.terminal {
+        // The verb `init` leaves it to the task, which has a session of its own.
+        if spec.terminal && !spec.init {
             sys::take_terminal(0).map_err(|errno| (Step::Terminal, errno))?;
         }
         self.become_user()?;
@@ -253,9 +254,9 @@ impl Child<'_> {
         let spec = self.spec;
         sys::enter_namespaces(self.descriptors.mounts, Namespaces::MOUNT)
             .map_err(|errno| (Step::MountNamespace, errno))?;
-        // Standard input is mounted in this namespace; a path below the new root may lead anywhere.
+        // Standard input of this program is mounted in this namespace; a path below the new root may lead anywhere.
         let null = match spec.masked_proc().next() {
-            Some(_) => sys::copy_mount(self.stdio[0], c"").map_err(|errno| (Step::Proc, errno))?,
+            Some(_) => sys::copy_mount(0, c"").map_err(|errno| (Step::Proc, errno))?,
             None => -1,
         };
         if spec.proc {
@@ -265,7 +266,8 @@ impl Child<'_> {
             mounts::mount_message_queues().map_err(|errno| (Step::MessageQueues, errno))?;
         }
         if spec.cgroups {
-            mounts::mount_cgroups().map_err(|errno| (Step::Cgroups, errno))?;
+            let writes = if spec.writable_cgroups { Writes::Allowed } else { Writes::Refused };
+            mounts::mount_cgroups(writes).map_err(|errno| (Step::Cgroups, errno))?;
         }
         Ok(())
     }

@@ -93,6 +93,8 @@ unsafe extern "C" fn child(argument: *mut c_void) -> ! {
     let task = unsafe { &*argument.cast::<Task<'_>>() };
     // Fails only if this process already leads a session, which a new one does not.
     let _ = sys::setsid();
+    // If it is one, it is the task's.
+    let _ = sys::take_terminal(0);
     sys::set_signal_mask(0);
     let entry = (!task.entry.is_empty()).then_some((SPEC, task.entry));
     let errno = execute(task.program, entry, task.arguments, task.variables);

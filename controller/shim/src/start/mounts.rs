@@ -54,8 +54,8 @@ pub(super) fn mount_message_queues() -> sys::Result<()> {
 }
 
 /// Mounts the v2 cgroups. A kernel without them has none to show.
-pub(super) fn mount_cgroups() -> sys::Result<()> {
-    match mount_at(c"cgroup2", c"/sys/fs/cgroup", Writes::Refused) {
+pub(super) fn mount_cgroups(writes: Writes) -> sys::Result<()> {
+    match mount_at(c"cgroup2", c"/sys/fs/cgroup", writes) {
         Err(sys::ENODEV | sys::ENOENT) => Ok(()),
         done => done.map(sys::close),
     }

@@ -6,7 +6,7 @@
 
 use super::slay::slay;
 use super::sys::{self, POLLIN, PollFd};
-use super::{Descriptors, birth, drop_spec, take_spec};
+use super::{Descriptors, HELPER, birth, drop_spec, take_spec};
 use crate::isolation::Namespaces;
 use crate::record::{Exit, Step};
 use crate::rotation::Text;
@@ -20,7 +20,7 @@ pub(super) fn enter() -> u32 {
         return refuse((Step::Spec, 0));
     };
     spec.leash = true;
-    let Ok(descriptors) = Descriptors::take(&spec) else { return EXIT_CANNOT_EXECUTE };
+    let Ok(descriptors) = Descriptors::take(&spec, HELPER) else { return EXIT_CANNOT_EXECUTE };
     let leftovers = Leftovers::for_spec(&spec);
     let started = sys::signalfd(sys::signal_bit(sys::SIGCHLD))
         .map_err(|errno| (Step::Prepare, errno))

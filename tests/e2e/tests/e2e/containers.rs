@@ -1,4 +1,4 @@
-//! Tasks as containers, on the Docker daemon and the Podman service that all tests of a run share.
+//! Tasks as containers, on the Docker daemon and the Podman service that all tests of a run share, and on the engine in the agent.
 //!
 //! Each test has an agent of its own in the engines' network and mounts, and ends with the check that no container of its
 //! agent remains. Tests that stop an engine are in `engines`.
@@ -16,10 +16,14 @@ mod policy;
 mod tasks;
 mod templates;
 mod volumes;
+mod without_engine;
+
+use std::collections::BTreeSet;
 
 use herdlet_e2e::{
     agent::Agent,
     engine::{Engine, Engines, IMAGE, Kind},
+    host::{self, Member},
     wait,
 };
 use serde_json::{Value, json};
@@ -45,6 +49,28 @@ macro_rules! on_both_engines {
     };
 }
 pub(crate) use on_both_engines;
+
+/// Defines a test for the engine in the agent of each function. It runs beside the others, in the same network.
+macro_rules! on_own_engine {
+    ($($test:ident),* $(,)?) => {
+        mod builtin {
+            $(#[test]
+            fn $test() {
+                crate::containers::on_shared(herdlet_e2e::engine::Kind::Builtin, super::$test);
+            })*
+        }
+    };
+}
+pub(crate) use on_own_engine;
+
+/// Defines a test for each engine of each function.
+macro_rules! on_every_engine {
+    ($($test:ident),* $(,)?) => {
+        crate::containers::on_both_engines!($($test),*);
+        crate::containers::on_own_engine!($($test),*);
+    };
+}
+pub(crate) use on_every_engine;
 
 /// Runs a test with a shared engine, if there is one.
 pub(crate) fn on_shared(kind: Kind, test: impl Fn(Engine<'_>)) {
@@ -76,9 +102,44 @@ pub(crate) fn sleeping(name: &str, more: &str) -> String {
     container(name, "trap 'exit 0' INT TERM; sleep 100000 & wait", "", more)
 }
 
-/// Returns the containers of an agent.
+/// Returns the containers of an agent. Those of the engine in the agent have only the parts that tests of all engines need.
 pub(crate) fn containers_of(engine: &Engine<'_>, agent: &Agent) -> Vec<Value> {
-    agent.home.instance().map(|instance| engine.containers(&instance)).unwrap_or_default()
+    match engine.kind {
+        Kind::Docker | Kind::Podman => {
+            agent.home.instance().map(|instance| engine.containers(&instance)).unwrap_or_default()
+        }
+        Kind::Builtin => builtin_containers(agent),
+    }
+}
+
+/// The directories of containers, of which those with processes run.
+fn builtin_containers(agent: &Agent) -> Vec<Value> {
+    let running: BTreeSet<String> = agent.members().iter().map(name_of).collect();
+    let directories = std::fs::read_dir(agent.home.state().join("containers/docker/builtin"));
+    let names =
+        directories.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let described = |name: String| {
+        let state = if running.contains(&name) { "running" } else { "exited" };
+        json!({ "Id": name, "State": state, "Labels": { "herdlet.attempt": name } })
+    };
+    names.map(described).collect()
+}
+
+/// The name of the attempt of a process.
+fn name_of(member: &Member) -> String {
+    format!("{}.{}.{}", member.alloc, member.task, member.attempt)
+}
+
+/// Removes a container behind its agent.
+pub(crate) fn remove(engine: &Engine<'_>, agent: &Agent, id: &str) {
+    match engine.kind {
+        Kind::Docker | Kind::Podman => engine.remove(id),
+        Kind::Builtin => {
+            for member in agent.members().iter().filter(|member| name_of(member) == id) {
+                host::signal(member.pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
 }
 
 /// Returns the ids of those that run, sorted.
@@ -93,13 +154,12 @@ pub(crate) fn running_of(engine: &Engine<'_>, agent: &Agent) -> Vec<String> {
 /// Deletes every job, ends the agent and checks that none of its containers remains.
 #[track_caller]
 pub(crate) fn finish(engine: &Engine<'_>, agent: Agent) {
-    let instance = agent.home.instance().unwrap_or_default();
-    for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<std::collections::BTreeSet<_>>() {
+    for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<BTreeSet<_>>() {
         agent.cli(&["delete", &job]);
     }
     let mut left = Vec::new();
     wait::until_true("no container remains", || {
-        left = engine.containers(&instance);
+        left = containers_of(engine, &agent);
         left.is_empty()
     });
     agent.finish();

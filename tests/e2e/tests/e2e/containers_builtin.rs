@@ -182,7 +182,8 @@ fn containers_outlive_a_killed_agent_and_are_adopted() {
     for (at, line) in numbers {
         assert_eq!(*line, format!("line {}", at + 1));
     }
-    let alloc = ground.agent.allocs().into_iter().find(|alloc| alloc.job() == "kept").unwrap();
+    // Output is written before the end is known.
+    let alloc = ground.agent.until_alloc("kept.g[0]", "is complete", |alloc| alloc.status() == "complete");
     assert_eq!(alloc.exit_codes("t").last(), Some(&3));
     ground.finish();
 }
@@ -230,14 +231,13 @@ fn a_container_joins_the_network_of_its_group() {
 fn what_the_engine_cannot_do_is_refused_by_its_key() {
     let Some(mut ground) = Ground::start("allow_privileged: true") else { return };
     for (key, config) in [
-        ("privileged", "privileged: true"),
-        ("tty", "tty: true"),
+        ("runtime", "runtime: nvidia"),
         ("network_mode", "network_mode: other"),
-        ("storage_opt", "storage_opt: {size: 1g}"),
+        ("storage_opt.size", "storage_opt: {size: much}"),
         ("security_opt[0]", "security_opt: [\"apparmor=x\"]"),
     ] {
         let task = ground.task(("t", "true"), config, "restart: {attempts: 0, mode: fail}");
-        let name = key.replace(['[', ']', '_'], "");
+        let name = key.replace(['[', ']', '_', '.'], "");
         ground.agent.apply(&job(&name, "batch", "reschedule: {attempts: 0, unlimited: false}\n", &[task]));
         let shown = ground.failure(&name);
         assert!(shown.contains(&format!("use config.{key}: ")), "{key}: {shown}");
@@ -253,6 +253,104 @@ fn a_task_without_an_image_fails_with_the_reason() {
     ground.agent.apply(&job("none", "batch", "reschedule: {attempts: 0, unlimited: false}\n", &[task]));
     let shown = ground.failure("none");
     assert!(shown.contains("config.load: the archive \"image.tar\" has no image"), "{shown}");
+    ground.finish();
+}
+
+#[test]
+fn a_terminal_is_the_input_and_the_output_of_a_task() {
+    let Some(mut ground) = Ground::start("") else { return };
+    let script = "tty; test -t 0 && test -t 2 && echo terminal; echo error >&2; read line";
+    let once = "restart: {attempts: 0, mode: fail}\nlogs: {max_files: 2, max_file_size: 1}";
+    let group = "reschedule: {attempts: 0, unlimited: false}\n";
+    for (name, config) in [("plain", ""), ("init", "init: true\n")] {
+        let task = ground.task(("t", script), &format!("{config}entrypoint: [env]\ntty: true"), once);
+        ground.agent.apply(&job(name, "batch", group, &[task]));
+        let log = ground.agent.until_printed(&["logs", name], |text| text.contains("error"));
+        assert!(log.contains("/dev/pts/0\r\nterminal\r\nerror\r\n"), "{log:?}");
+        // The terminal outlives the agent.
+        ground.agent.kill();
+        ground.agent.launch();
+        let shown = ground.exec(name, "ls -l /proc/1/fd/0 | grep -o '/dev/pts/0'");
+        assert_eq!(shown, "/dev/pts/0");
+        ground.agent.cli(&["stop", name]);
+    }
+    ground.finish();
+}
+
+#[test]
+fn an_interactive_task_waits_for_its_input() {
+    let Some(mut ground) = Ground::start("") else { return };
+    let config = "entrypoint: [env]\ninteractive: true";
+    let task = ground.task(("t", "echo up; cat; echo over"), config, "");
+    ground.agent.apply_and_wait(&job("open", "service", "", &[task]));
+    ground.agent.until_printed(&["logs", "open"], |text| text == "up\n");
+    let ended =
+        ground.task(("t", "cat; echo over"), "entrypoint: [env]", "restart: {attempts: 0, mode: fail}");
+    ground.agent.apply(&job("ended", "batch", "", &[ended]));
+    ground.agent.until_printed(&["logs", "ended"], |text| text == "over\n");
+    assert_eq!(ground.agent.cli(&["logs", "open"]).success().stdout, "up\n");
+    ground.finish();
+}
+
+#[test]
+fn a_privileged_container_has_the_rights_of_root() {
+    let Some(mut ground) = Ground::start("allow_privileged: true") else { return };
+    let config = "entrypoint: [env]\nprivileged: true\nhostname: box";
+    let task = ground.task(("t", &runs_on("echo up")), config, "user: root");
+    ground.agent.apply_and_wait(&job("strong", "service", "", &[task]));
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("CapPrm:\t")).unwrap().to_owned();
+    assert_eq!(ground.exec("strong", "grep CapEff /proc/self/status | cut -f2"), own);
+    assert_eq!(ground.exec("strong", "grep Seccomp: /proc/1/status | cut -f2"), "0");
+    for script in [
+        "mount -t tmpfs none /mnt && touch /mnt/x",
+        "mknod /tmp2 c 1 3 && echo x > /tmp2",
+        "test -w /proc/sys/kernel/hostname && hostname inside",
+        "mount | grep ' /sys ' | grep -q rw,",
+        "mount | grep ' /sys/fs/cgroup ' | grep -q rw,",
+        "test -e /dev/fuse || test -e /dev/kmsg || test -e /dev/loop-control",
+        "grep -q . /proc/keys || test -r /proc/keys",
+    ] {
+        let tried = ground.agent.cli(&["exec", "strong", "--", "sh", "-c", script]);
+        assert_eq!(tried.code, 0, "{script}: {} {}", tried.stdout, tried.stderr);
+    }
+    // Its mounts, processes and host name are its own.
+    assert_ne!(fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), "inside\n");
+    ground.finish();
+}
+
+#[test]
+fn a_hard_limit_of_the_processor_is_one_of_the_cgroup() {
+    let Some(mut ground) = Ground::start("") else { return };
+    let config = "entrypoint: [env]\ncpu_hard_limit: true\ncpu_cfs_period: 50000";
+    let task = ground.task(("t", &runs_on("echo up")), config, "resources: {cpu: 100}");
+    ground.agent.apply_and_wait(&job("slow", "service", "", &[task]));
+    let alloc = ground.agent.alloc("slow.g[0]").unwrap().id();
+    let instance = ground.agent.home.instance().unwrap();
+    let attempt = format!("{alloc}.t.1");
+    let read = |file: &str| {
+        let found = host::trees(&instance).into_iter().map(|tree| tree.join(&attempt).join(file));
+        found.into_iter().find_map(|path| fs::read_to_string(path).ok())
+    };
+    let period = read("cpu.max").map(|text| text.split(' ').next_back().unwrap().trim().to_owned());
+    let period = period.or_else(|| read("cpu.cfs_period_us").map(|text| text.trim().to_owned()));
+    let quota = read("cpu.max").or_else(|| read("cpu.cfs_quota_us")).unwrap();
+    assert_eq!(period.as_deref(), Some("50000"));
+    let quota: u64 = quota.split(' ').next().unwrap().trim().parse().unwrap();
+    assert!((1_000..50_000).contains(&quota), "{quota}");
+    ground.finish();
+}
+
+#[test]
+fn a_container_that_writes_too_much_is_killed_with_the_reason() {
+    let Some(mut ground) = Ground::start("") else { return };
+    let config = "entrypoint: [env]\nstorage_opt: {size: 5m}";
+    let script = runs_on("head -c 8000000 /dev/zero > /home/app/large; echo written");
+    let more = "user: root\nrestart: {attempts: 0, mode: fail}";
+    let task = ground.task(("t", &script), config, more);
+    ground.agent.apply(&job("large", "batch", "reschedule: {attempts: 0, unlimited: false}\n", &[task]));
+    let shown = ground.failure("large");
+    assert!(shown.contains("outside of its mounts, more than storage_opt.size (5 MiB) allows"), "{shown}");
     ground.finish();
 }
 

@@ -12,12 +12,13 @@ use herdlet_api_types::{AllocId, alloc::Allocation, job::Group};
 use herdlet_network::{
     namespace::NamespaceId,
     networks::Concern,
+    reports::Reports,
     socket::{Protocol, Socket},
     watch::RuleChange,
 };
 use herdlet_plan::{action::Outcome, event::Noticed};
 
-use super::{holds::Holds, reports::Reports};
+use super::holds::Holds;
 use crate::networks::{AllocNetworks, is_on_bridge};
 
 /// Networks with interfaces of their own are inspected in one of this many periods: it takes about a millisecond of processor time, and

@@ -9,11 +9,11 @@ use herdlet_driver::{
 };
 use serde_json::json;
 
-use super::{Machine, machines};
+use super::{Machine, every_machine};
 
 impl contract::Machine for Machine {
     fn open(&self) -> Arc<dyn TaskDriver> {
-        Arc::new(self.driver())
+        self.any_driver()
     }
 
     fn task(&self, attempt: u32, behaviour: Behaviour) -> TaskConfig {
@@ -57,8 +57,9 @@ impl contract::Machine for Machine {
             readonly: true,
             propagation: Propagation::Private,
         };
-        let device =
-            Device { host_path: "/dev/zero".into(), task_path: "/dev/given".into(), permissions: "r".into() };
+        // The engine in the agent gives all rights or none.
+        let permissions = if self.is_builtin() { "rwm" } else { "r" }.to_owned();
+        let device = Device { host_path: "/dev/zero".into(), task_path: "/dev/given".into(), permissions };
         let script = "cat /volume/file; touch /volume/file 2>/dev/null || echo refused
             head -c 3 /dev/given | wc -c";
         Some(Inputs {
@@ -76,12 +77,12 @@ impl contract::Machine for Machine {
 
     fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
         let mut task = self.task(attempt_id(attempt), json!({"command": "/bin/true"}));
-        task.config["image"] = format!("registry.invalid/{}:1", super::machine::SLOW).into();
+        task.config["image"] = self.slow_image().into();
         Some(task)
     }
 }
 
 herdlet_driver::driver_contract!(
     #[tokio::test(flavor = "multi_thread")]
-    machines()
+    every_machine()
 );

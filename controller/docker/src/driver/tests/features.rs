@@ -11,7 +11,7 @@ use herdlet_driver::{
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::machine::{Link, Machine, machines};
+use super::machine::{Link, Machine, every_machine, machines};
 
 /// Only a fault exceeds it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -50,9 +50,9 @@ async fn a_container_has_ports_and_a_network_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn directories_environment_and_limits() {
-    for machine in machines() {
+    for machine in every_machine() {
         let machine = machine.with(json!({"volumes": {"enabled": true}}));
-        let driver = machine.connected().await;
+        let driver = machine.healthy().await;
         std::fs::write(machine.task_dir().join("local/in"), "in").unwrap();
         std::fs::create_dir(machine.path().join("volume")).unwrap();
         std::fs::write(machine.path().join("volume/v"), "v").unwrap();
@@ -76,7 +76,9 @@ async fn directories_environment_and_limits() {
         let out = machine.stdout();
         assert!(out.starts_with("invvhello\n"), "{out}");
         for part in ["1000 ", "box\n7\n", "67108864\n", "readonly\n", "logs\n"] {
-            assert!(out.contains(part), "{part} in {out}");
+            // The engine in the agent shows no v1 cgroups; that memory is limited is tested by `lack_of_memory_is_reported`.
+            let is_hidden = machine.is_builtin() && part.starts_with("67");
+            assert!(is_hidden || out.contains(part), "{part} in {out}");
         }
         driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
     }
@@ -84,8 +86,8 @@ async fn directories_environment_and_limits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_have_terminals() {
-    for machine in machines() {
-        let driver = machine.connected().await;
+    for machine in every_machine() {
+        let driver = machine.healthy().await;
         driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
         let terminal = Some(TerminalSize { height: 30, width: 99 });
         let resized = "until stty size | grep '40 111'; do sleep 0.05; done";
@@ -125,8 +127,8 @@ async fn commands_have_terminals() {
 /// A command ran on if its session was dropped before the engine knew its process.
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_end_with_their_session() {
-    for machine in machines() {
-        let driver = machine.connected().await;
+    for machine in every_machine() {
+        let driver = machine.healthy().await;
         let id = attempt_id(1);
         driver.start(machine.script(id.clone(), "sleep 3600")).await.unwrap();
         let command = |script: &str| ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
@@ -150,8 +152,8 @@ async fn commands_end_with_their_session() {
 /// What a program wrote to its terminal was taken for the head of a frame of 4 GiB: it was buffered, and nothing was shown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_shows_all_bytes() {
-    for machine in machines() {
-        let driver = machine.connected().await;
+    for machine in every_machine() {
+        let driver = machine.healthy().await;
         driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
         let script = r"stty raw; printf '\001\000\000\000\377\377\377\377'; seq 20000; exit 3";
         let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
@@ -256,8 +258,8 @@ async fn capabilities_and_profiles_have_effect_with_both_engines() {
 /// Of a task that uses too much memory it was not said that it did.
 #[tokio::test(flavor = "multi_thread")]
 async fn lack_of_memory_is_reported() {
-    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
-        let driver = machine.connected().await;
+    for machine in every_machine().into_iter().filter(|machine| machine.driver == "docker") {
+        let driver = machine.healthy().await;
         let mut exits = driver.exits();
         driver.start(machine.script(attempt_id(1), "x=a; while :; do x=$x$x; done")).await.unwrap();
         let result = exits.next().await.unwrap().result;
@@ -268,9 +270,9 @@ async fn lack_of_memory_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_are_nomads() {
-    for machine in machines() {
+    for machine in every_machine() {
         let machine = machine.with(json!({"allow_privileged": true}));
-        let driver = machine.driver();
+        let driver = machine.any_driver();
         let mut fingerprints = driver.fingerprint();
         let healthy = loop {
             let fingerprint = fingerprints.next().await.unwrap();
@@ -281,9 +283,8 @@ async fn attributes_are_nomads() {
         let of = |key: &str| healthy.attributes.get(&format!("driver.{}.{key}", machine.driver)).cloned();
         assert!(of("version").is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit())));
         assert_eq!(of("privileged.enabled").as_deref(), Some("true"));
-        assert!(
-            machine.driver == "podman" || of("bridge_ip").is_some_and(|ip| ip.ends_with(".1")),
-            "{healthy:?}"
-        );
+        // The bridge of the engine in the agent is made with the first network.
+        let has_bridge = machine.driver == "docker" && !machine.is_builtin();
+        assert!(!has_bridge || of("bridge_ip").is_some_and(|ip| ip.ends_with(".1")), "{healthy:?}");
     }
 }

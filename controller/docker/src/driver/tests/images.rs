@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use rustix::fs::{CWD, FileType};
 
-use super::machine::{Link, SLOW, machines, reaches};
+use super::machine::{Link, SLOW, every_machine, machines, reaches};
 use crate::{Containers, Mode, Setup, driver::Shared, engine::Place, used::UsedImage};
 
 /// Two tasks that wait for one image share its pull, which goes on while one of them still waits.
@@ -106,9 +106,9 @@ async fn the_progress_of_a_pull_is_an_event() {
 /// A task that may do without credentials waits for none.
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_that_cannot_be_read_stop_only_tasks_that_need_them() {
-    for machine in machines() {
+    for machine in every_machine() {
         let machine = machine.with(json!({"auth": {"helper": "herdlet-test-missing"}}));
-        let driver = machine.connected().await;
+        let driver = machine.healthy().await;
         let mut events = driver.events();
         let mut task = machine.task(attempt_id(1), json!({"image": "localhost:1/none:1"}));
         let cancel = CancellationToken::new();

@@ -14,7 +14,7 @@ use std::{
 use futures_util::StreamExt as _;
 use herdlet_api_types::job::{LogMode, Logs, Resources};
 use herdlet_base::test_env::leave_out;
-use herdlet_driver::{AttemptId, Health, KillDefaults, TaskConfig, TaskDirs, TaskDriver as _};
+use herdlet_driver::{AttemptId, Health, KillDefaults, TaskConfig, TaskDirs, TaskDriver};
 use serde_json::{Value as Json, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
@@ -22,7 +22,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::IMAGE;
+use super::{IMAGE, builtin::Ground};
 use crate::{Containers, Mode, Setup, names::Owner};
 
 /// Part of an image's name whose pull never ends.
@@ -69,9 +69,16 @@ pub(super) struct Machine {
     /// How many lists of containers were asked for.
     pub(super) lists: Arc<AtomicU32>,
     pub(super) options: Json,
+    /// Of the engine in the agent.
+    builtin: Option<Ground>,
 }
 
-/// The engines that the tests may use.
+/// What tests ask all engines for. Tests of one kind of engine use [`machines`].
+pub(super) fn every_machine() -> Vec<Machine> {
+    machines().into_iter().chain(Machine::builtin()).collect()
+}
+
+/// The daemons that the tests may use.
 pub(super) fn machines() -> Vec<Machine> {
     let engines = [("docker", "HERDLET_TEST_DOCKER"), ("podman", "HERDLET_TEST_PODMAN")];
     let found: Vec<Machine> = engines
@@ -86,22 +93,78 @@ pub(super) fn machines() -> Vec<Machine> {
 
 impl Machine {
     fn new(driver: &'static str, engine: &Path) -> Self {
-        let dir = tempfile::Builder::new().prefix("hd").tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for part in ["a/alloc/logs", "a/alloc/data", "a/t/local", "a/t/secrets"] {
-            fs::create_dir_all(dir.path().join(part)).unwrap();
-        }
+        let dir = Self::dir();
         let (link, works) = watch::channel(Link::Works);
         let listener = UnixListener::bind(dir.path().join("e.sock")).unwrap();
         let (failed, lists) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let counts = Counts { failed: Arc::clone(&failed), lists: Arc::clone(&lists) };
         tokio::spawn(serve(listener, engine.to_owned(), works, counts));
         let instance = format!("test-{}", uuid::Uuid::new_v4());
-        Self { dir, driver, instance, link, failed, lists, options: json!({}) }
+        Self { dir, driver, instance, link, failed, lists, options: json!({}), builtin: None }
     }
 
-    pub(super) fn with(self, options: Json) -> Self {
-        Self { options, ..self }
+    /// With the engine in the agent, which has the tests' image.
+    fn builtin() -> Option<Self> {
+        let dir = Self::dir();
+        let ground = Ground::new(dir.path())?;
+        let machine = Self {
+            driver: "docker",
+            instance: format!("test-{}", uuid::Uuid::new_v4()),
+            link: watch::Sender::new(Link::Works),
+            failed: Arc::default(),
+            lists: Arc::default(),
+            options: json!({"engine": "builtin"}),
+            builtin: Some(ground),
+            dir,
+        };
+        let loading = machine.builtin.as_ref()?.load_image(machine.path());
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(loading));
+        Some(machine)
+    }
+
+    /// With the directories of a task.
+    fn dir() -> tempfile::TempDir {
+        let dir = tempfile::Builder::new().prefix("hd").tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for part in ["a/alloc/logs", "a/alloc/data", "a/t/local", "a/t/secrets"] {
+            fs::create_dir_all(dir.path().join(part)).unwrap();
+        }
+        dir
+    }
+
+    pub(super) fn is_builtin(&self) -> bool {
+        self.builtin.is_some()
+    }
+
+    /// With more options.
+    pub(super) fn with(mut self, options: Json) -> Self {
+        for (key, value) in options.as_object().unwrap() {
+            self.options[key] = value.clone();
+        }
+        self
+    }
+
+    /// A driver of any engine.
+    pub(super) fn any_driver(&self) -> Arc<dyn TaskDriver> {
+        match &self.builtin {
+            Some(ground) => Arc::new(ground.open(self.setup(self.driver, "records"))),
+            None => Arc::new(self.driver()),
+        }
+    }
+
+    /// A driver of any engine that is healthy.
+    pub(super) async fn healthy(&self) -> Arc<dyn TaskDriver> {
+        let driver = self.any_driver();
+        reaches(&*driver, Health::Healthy).await;
+        driver
+    }
+
+    /// An image whose pull never ends.
+    pub(super) fn slow_image(&self) -> String {
+        match &self.builtin {
+            Some(ground) => ground.slow_image(),
+            None => format!("registry.invalid/{SLOW}:1"),
+        }
     }
 
     pub(super) fn driver(&self) -> Containers {
@@ -110,17 +173,20 @@ impl Machine {
 
     /// A driver of this name, with its records in this directory.
     pub(super) fn driver_of(&self, name: &str, records: &str) -> Containers {
+        Containers::open(self.setup(name, records)).unwrap()
+    }
+
+    fn setup(&self, name: &str, records: &str) -> Setup {
         let mut options = self.options.clone();
         options["endpoint"] = format!("unix://{}", self.dir.path().join("e.sock").display()).into();
-        let setup = Setup {
+        Setup {
             driver: name.to_owned(),
             dir: self.dir.path().join(records),
             instance: self.instance.clone(),
             options: serde_json::from_value(options).unwrap(),
             mode: Mode::Standalone,
             compute: (2_000, 2),
-        };
-        Containers::open(setup).unwrap()
+        }
     }
 
     /// A driver that is connected to its engine.
@@ -146,6 +212,10 @@ impl Machine {
     pub(super) fn task(&self, id: AttemptId, mut config: Json) -> TaskConfig {
         if config.get("image").is_none() {
             config["image"] = IMAGE.into();
+        }
+        if self.is_builtin() && config.get("network_mode").is_none() {
+            // Networks of containers are on the machine, and tested in one of their own.
+            config["network_mode"] = "none".into();
         }
         if self.driver == "podman" {
             // The default limits of Podman can't be raised in a sandbox.
@@ -186,7 +256,7 @@ impl Machine {
 }
 
 /// Waits until the driver reports this health.
-pub(super) async fn reaches(driver: &Containers, health: Health) {
+pub(super) async fn reaches(driver: &dyn TaskDriver, health: Health) {
     let mut fingerprints = driver.fingerprint();
     while fingerprints.next().await.unwrap().health != health {}
 }

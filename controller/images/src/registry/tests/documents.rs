@@ -180,7 +180,7 @@ async fn the_registry_has_the_last_word() {
 #[test]
 fn hosts_of_registries() {
     let urls = |registry: &str| {
-        let endpoints = Endpoint::of_registry(registry, None).unwrap();
+        let endpoints = Endpoint::of_registry(registry, None, Transport::Secure).unwrap();
         endpoints.iter().map(|endpoint| endpoint.url.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(urls("docker.io"), ["https://registry-1.docker.io/"]);
@@ -202,7 +202,8 @@ fn hosts_of_registries() {
 async fn a_registry_on_this_machine_may_be_without_tls() {
     let plain = Image::new().serve().await;
     let port = plain.url.port().unwrap();
-    let of_port = |registry: String| repository(Endpoint::of_registry(&registry, None).unwrap());
+    let of_port =
+        |registry: String| repository(Endpoint::of_registry(&registry, None, Transport::Secure).unwrap());
     assert!(resolve(&of_port(format!("127.0.0.1:{port}"))).await.is_ok());
     // With TLS, the reason is that of TLS.
     let secure = StandIn::start_tls(|_| Reply::new(404, "")).await;

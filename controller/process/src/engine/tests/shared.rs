@@ -1,7 +1,7 @@
 //! Two drivers on one engine's directories: each finds, follows and removes only its own attempts.
 
 use super::*;
-use crate::supervisor::{Invocation, NewPrivileges};
+use crate::supervisor::{Invocation, NewPrivileges, StandardInput};
 
 /// A driver that makes a directory for each attempt.
 #[derive(Debug)]
@@ -29,6 +29,7 @@ impl Translate for Other {
             open_files: None,
             limits: Vec::new(),
             call_filters: Vec::new(),
+            input: StandardInput::Ended,
             oom_score_adj: None,
             new_privileges: NewPrivileges::Allowed,
             cgroup: None,

@@ -2,16 +2,19 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use herdlet_e2e::{engine::Engine, http, wait};
+use herdlet_e2e::{
+    engine::{Engine, Kind},
+    http, wait,
+};
 use serde_json::Value;
 
-use super::{container, finish, on_both_engines, sleeping};
+use super::{container, containers_of, finish, on_every_engine, sleeping};
 use crate::{
     common::{job, shell},
     task_api,
 };
 
-on_both_engines!(
+on_every_engine!(
     commands_run_in_the_container,
     signals_reach_the_main_process,
     usage_is_that_of_the_container,
@@ -101,8 +104,14 @@ fn images_and_digests_are_shown(engine: Engine<'_>) {
     let names: Vec<&Value> = json["images"].as_array().unwrap().iter().map(|image| &image["name"]).collect();
     assert!(names.iter().any(|name| name.as_str().unwrap().contains("herdlet-test/busybox:1")), "{json}");
     assert!(agent.cli(&["images", "-o", "yaml"]).success().stdout.contains("herdlet-test/busybox:1"));
-    let listed = engine.request("GET", "/images/herdlet-test/busybox:1/json", &Value::Null).json();
-    let id = listed["Id"].as_str().unwrap().trim_start_matches("sha256:").to_owned();
+    let id = match engine.kind {
+        Kind::Docker | Kind::Podman => {
+            let listed = engine.request("GET", "/images/herdlet-test/busybox:1/json", &Value::Null).json();
+            listed["Id"].as_str().unwrap().to_owned()
+        }
+        Kind::Builtin => json["images"][0]["digest"].as_str().unwrap().to_owned(),
+    };
+    let id = id.trim_start_matches("sha256:");
     let described = agent.cli(&["describe", "shown"]).success().stdout;
     assert!(described.contains(&id[..12]), "the digest {id} in {described}");
     finish(&engine, agent);
@@ -113,9 +122,22 @@ fn values_of_env_are_visible_in_the_engine_and_nowhere_else(engine: Engine<'_>) 
     let task = sleeping("t", "env: {TOKEN: hidden-value}");
     agent.apply_and_wait(&job("env", "service", "", &[task]));
     let alloc = agent.until_alloc("env.g[0]", "runs", |alloc| alloc.state("t") == "running");
-    let container = engine.container(&alloc.id(), "t");
-    assert!(container["Config"]["Env"].to_string().contains("TOKEN=hidden-value"));
-    assert!(!container["Config"]["Labels"].to_string().contains("hidden-value"));
+    match engine.kind {
+        Kind::Docker | Kind::Podman => {
+            let container = engine.container(&alloc.id(), "t");
+            assert!(container["Config"]["Env"].to_string().contains("TOKEN=hidden-value"));
+            assert!(!container["Config"]["Labels"].to_string().contains("hidden-value"));
+        }
+        Kind::Builtin => {
+            let [container] = containers_of(&engine, &agent).try_into().unwrap();
+            let files = agent.home.state().join("containers/docker/builtin");
+            let files = files.join(container["Id"].as_str().unwrap());
+            for entry in std::fs::read_dir(files).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+                let text = std::fs::read_to_string(entry.path()).unwrap();
+                assert!(!text.contains("hidden-value"), "{entry:?}");
+            }
+        }
+    }
     assert!(!agent.log().contains("hidden-value"));
     finish(&engine, agent);
 }

@@ -7,10 +7,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use herdlet_e2e::{engine::Engine, random::Rng, wait};
 
-use super::{container, containers_of, finish, networks, on_both_engines, running_of};
+use super::{container, containers_of, finish, networks, on_every_engine, remove, running_of};
 use crate::common::job;
 
-on_both_engines!(agents_are_killed_while_their_containers_run);
+on_every_engine!(agents_are_killed_while_their_containers_run);
 
 fn number(variable: &str, default: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -55,7 +55,7 @@ fn agents_are_killed_while_their_containers_run(engine: Engine<'_>) {
         if random.below(3) == 0
             && let Some(id) = running_of(&engine, &agent).first()
         {
-            engine.remove(id);
+            remove(&engine, &agent, id);
         }
         agent.launch();
         let found = containers_of(&engine, &agent);

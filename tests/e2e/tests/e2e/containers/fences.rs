@@ -3,14 +3,18 @@
 use herdlet_e2e::{engine::Engine, wait};
 use serde_json::{Value, json};
 
-use super::{containers_of, finish, on_both_engines, running_of, sleeping};
+use super::{containers_of, finish, on_both_engines, on_own_engine, remove, running_of, sleeping};
 use crate::common::job;
 
 on_both_engines!(
-    names_and_labels_are_functions_of_attempts,
     a_restarted_agent_adopts_every_container,
     a_container_that_is_removed_behind_the_agent_is_replaced_once,
+    names_and_labels_are_functions_of_attempts,
     containers_of_unknown_attempts_are_removed_and_those_of_strangers_are_not,
+);
+on_own_engine!(
+    a_restarted_agent_adopts_every_container,
+    a_container_that_is_removed_behind_the_agent_is_replaced_once,
 );
 
 const RESTARTS: &str = "restart: {attempts: 10, interval: 10m, delay: 50ms, mode: delay}";
@@ -71,10 +75,10 @@ fn a_container_that_is_removed_behind_the_agent_is_replaced_once(engine: Engine<
     for round in 1..=2 {
         let [only] = running_of(&engine, &agent).try_into().unwrap();
         if round == 1 {
-            engine.remove(&only);
+            remove(&engine, &agent, &only);
         } else {
             agent.kill();
-            engine.remove(&only);
+            remove(&engine, &agent, &only);
             agent.launch();
         }
         let alloc = agent.until_alloc("taken.g[0]", "runs again", |alloc| {

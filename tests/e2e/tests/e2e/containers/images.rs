@@ -5,22 +5,27 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 use herdlet_e2e::{
     agent::{Agent, Setup},
     command::SEARCH_PATH,
-    engine::{Engine, IMAGE, PASSWORD, PRIVATE_IMAGE, REGISTRY, USER},
+    engine::{Engine, IMAGE, Kind, PASSWORD, PRIVATE_IMAGE, REGISTRY, USER},
     host, ports, wait,
 };
 use serde_json::json;
 
-use super::{containers_of, finish, image_task, on_both_engines, running_of};
+use super::{containers_of, finish, image_task, on_both_engines, on_own_engine, running_of};
 use crate::common::job;
 
 on_both_engines!(
     credentials_come_from_the_task_a_file_or_a_program,
     a_hanging_credential_program_does_not_hold_a_task_for_ever,
-    a_failed_pull_uses_the_image_that_is_there_and_reports_it,
-    an_image_that_is_nowhere_is_explained,
     tasks_that_wait_for_the_same_image_share_one_pull,
     the_progress_of_a_pull_is_shown,
+    a_failed_pull_uses_the_image_that_is_there_and_reports_it,
+    an_image_that_is_nowhere_is_explained,
     an_unused_image_is_removed_also_after_a_restart_of_the_agent,
+);
+on_own_engine!(
+    credentials_come_from_the_task_a_file_or_a_program,
+    tasks_that_wait_for_the_same_image_share_one_pull,
+    the_progress_of_a_pull_is_shown,
 );
 
 const ONCE: &str = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
@@ -30,9 +35,9 @@ const DOWN: &str = "registry.test:1/herdlet-test/busybox";
 
 const SLEEP: &str = "command: sleep\nargs: [\"100000\"]";
 
-/// Pulls from the registry's image `tag`, under a name that no other test uses.
-fn private(tag: &str) -> String {
-    PRIVATE_IMAGE.replace(":1", &format!(":{tag}"))
+/// The registry's image `tag`, under a name that no other test uses.
+fn private(engine: &Engine<'_>, tag: &str) -> String {
+    PRIVATE_IMAGE.replace(":1", &format!(":{tag}")).replace(REGISTRY, engine.registry())
 }
 
 fn until_failed(agent: &Agent, name: &str) -> String {
@@ -40,10 +45,10 @@ fn until_failed(agent: &Agent, name: &str) -> String {
     alloc.0["TaskStates"]["t"].to_string()
 }
 
-fn auth_file(agent: &Agent) -> std::path::PathBuf {
+fn auth_file(engine: &Engine<'_>, agent: &Agent) -> std::path::PathBuf {
     // "herdlet:not-a-real-password"
     let encoded = "aGVyZGxldDpub3QtYS1yZWFsLXBhc3N3b3Jk";
-    agent.home.write("auth.json", &json!({ "auths": { REGISTRY: { "auth": encoded } } }).to_string())
+    agent.home.write("auth.json", &json!({ "auths": { engine.registry(): { "auth": encoded } } }).to_string())
 }
 
 /// Writes a credential program that runs `script`.
@@ -66,14 +71,15 @@ fn with_helper(engine: &Engine<'_>, options: &str, script: &str) -> Agent {
 fn credentials_come_from_the_task_a_file_or_a_program(engine: Engine<'_>) {
     let auth = format!("{SLEEP}\nforce_pull: true\nauth: {{username: {USER}, password: {PASSWORD}}}");
     let plain = format!("{SLEEP}\nforce_pull: true");
-    let image = private("1");
+    let image = private(&engine, "1");
     let answer = format!(
-        "cat >/dev/null; echo '{{\"ServerURL\":\"{REGISTRY}\",\"Username\":\"{USER}\",\"Secret\":\"{PASSWORD}\"}}'"
+        "cat >/dev/null; echo '{{\"ServerURL\":\"{}\",\"Username\":\"{USER}\",\"Secret\":\"{PASSWORD}\"}}'",
+        engine.registry()
     );
     // The task's own.
     let mut agent = engine.agent("pull_fallback: false");
     agent.apply(&job("none", "batch", ONCE, &[image_task("t", &image, &plain, "")]));
-    assert!(until_failed(&agent, "none.g[0]").contains("registry.test"));
+    assert!(until_failed(&agent, "none.g[0]").contains(engine.registry()));
     let wrong = auth.replace(PASSWORD, "wrong");
     agent.apply(&job("wrong", "batch", ONCE, &[image_task("t", &image, &wrong, "")]));
     until_failed(&agent, "wrong.g[0]");
@@ -89,7 +95,7 @@ fn credentials_come_from_the_task_a_file_or_a_program(engine: Engine<'_>) {
     agent.launch();
     agent.apply(&job("empty", "batch", ONCE, &[image_task("t", &image, &plain, "")]));
     until_failed(&agent, "empty.g[0]");
-    auth_file(&agent);
+    auth_file(&engine, &agent);
     agent.apply_and_wait(&job("file", "service", "", &[image_task("t", &image, &plain, "")]));
     finish_quietly(&engine, agent);
     // A program.
@@ -108,7 +114,7 @@ fn a_hanging_credential_program_does_not_hold_a_task_for_ever(engine: Engine<'_>
     let options = "pull_fallback: false, image_pull_timeout: 2s, auth: {helper: fixture}";
     let mut agent = with_helper(&engine, options, "exec sleep 100000");
     let config = format!("{SLEEP}\nforce_pull: true");
-    agent.apply(&job("hangs", "batch", ONCE, &[image_task("t", &private("1"), &config, "")]));
+    agent.apply(&job("hangs", "batch", ONCE, &[image_task("t", &private(&engine, "1"), &config, "")]));
     let reason = until_failed(&agent, "hangs.g[0]");
     assert!(reason.contains("fixture"), "{reason}");
     finish(&engine, agent);
@@ -144,10 +150,14 @@ fn an_image_that_is_nowhere_is_explained(engine: Engine<'_>) {
 }
 
 fn tasks_that_wait_for_the_same_image_share_one_pull(engine: Engine<'_>) {
-    let image = private("2");
-    engine.untag(&image);
-    let auth =
-        format!("{SLEEP}\nauth: {{username: {USER}, password: {PASSWORD}, server_address: \"{REGISTRY}\"}}");
+    let image = private(&engine, "2");
+    if engine.kind != Kind::Builtin {
+        engine.untag(&image);
+    }
+    let auth = format!(
+        "{SLEEP}\nauth: {{username: {USER}, password: {PASSWORD}, server_address: \"{}\"}}",
+        engine.registry()
+    );
     let mut agent = engine.agent("");
     let tasks: Vec<String> = ["a", "b"].iter().map(|name| image_task(name, &image, &auth, "")).collect();
     agent.apply_and_wait(&job("shared", "service", "count: 4", &tasks));
@@ -180,7 +190,7 @@ fn an_unused_image_is_removed_also_after_a_restart_of_the_agent(engine: Engine<'
     let kept = format!("herdlet-test/foreign-{}", std::process::id());
     engine.tag(&built, "2");
     engine.tag(&kept, "2");
-    let image = private("3");
+    let image = private(&engine, "3");
     let pulled = format!("{SLEEP}\nauth: {{username: {USER}, password: {PASSWORD}}}");
     let mut agent = engine.agent("gc: {image: true, image_delay: 1s}");
     agent.apply_and_wait(&job("used", "service", "", &[image_task("t", &image, &pulled, "")]));

@@ -2,18 +2,22 @@
 
 use std::{fmt::Write as _, fs, time::Duration};
 
-use herdlet_e2e::{agent::Agent, engine::Engine, wait};
+use herdlet_e2e::{
+    agent::Agent,
+    engine::{Engine, Kind},
+    wait,
+};
 
-use super::{container, finish, on_both_engines};
+use super::{container, finish, on_every_engine, running_of};
 use crate::common::job;
 
-on_both_engines!(
+on_every_engine!(
     lines_appear_once_and_in_order_over_crashes_of_the_agent,
     output_rotates_as_that_of_other_drivers,
     long_lines_and_lines_without_an_end_are_complete,
     output_of_a_task_that_ended_while_the_agent_was_down_is_complete,
     a_log_type_without_logs_is_named,
-    no_process_per_container_copies_logs,
+    only_supervisors_of_the_agent_copy_logs,
 );
 
 /// All files of a task's output, oldest first.
@@ -71,7 +75,11 @@ fn output_rotates_as_that_of_other_drivers(engine: Engine<'_>) {
     let sizes = || -> Vec<u64> {
         let files = fs::read_dir(&dir).unwrap().flatten();
         files
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with("t.stdout."))
+            .filter(|entry| {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                // Supervisors keep times beside each file.
+                name.strip_prefix("t.stdout.").is_some_and(|number| number.parse::<u32>().is_ok())
+            })
             .filter_map(|entry| Some(entry.metadata().ok()?.len()))
             .collect()
     };
@@ -105,9 +113,7 @@ fn output_of_a_task_that_ended_while_the_agent_was_down_is_complete(engine: Engi
     agent.until_logged(&alloc, "t", "stdout", |log| log == "first\n");
     agent.kill();
     fs::write(agent.home.state().join("alloc").join(&alloc).join("t/local/go"), "").unwrap();
-    wait::until_true("the task has ended", || {
-        engine.containers(&alloc).iter().all(|found| found["State"] == "exited")
-    });
+    wait::until_true("the task has ended", || running_of(&engine, &agent).is_empty());
     agent.launch();
     let ended = agent.until_alloc("ends.g[0]", "has failed", |alloc| alloc.status() == "failed");
     assert_eq!(ended.exit_codes("t"), [5]);
@@ -118,6 +124,14 @@ fn output_of_a_task_that_ended_while_the_agent_was_down_is_complete(engine: Engi
 fn a_log_type_without_logs_is_named(engine: Engine<'_>) {
     let mut agent = engine.agent("");
     let task = container("t", "echo hidden; exec sleep 100000", "logging: {type: none}", "");
+    if engine.kind == Kind::Builtin {
+        let once = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
+        agent.apply(&job("silent", "batch", once, &[task]));
+        let ended = agent.until_alloc("silent.g[0]", "has failed", |alloc| alloc.status() == "failed");
+        let reason = ended.0["TaskStates"]["t"].to_string();
+        assert!(reason.contains("config.logging"), "{reason}");
+        return finish(&engine, agent);
+    }
     agent.apply_and_wait(&job("silent", "service", "", &[task]));
     let output = agent.cli(&["logs", "silent"]);
     let text = format!("{}{}", output.stdout, output.stderr);
@@ -128,11 +142,17 @@ fn a_log_type_without_logs_is_named(engine: Engine<'_>) {
     finish(&engine, agent);
 }
 
-fn no_process_per_container_copies_logs(engine: Engine<'_>) {
+fn only_supervisors_of_the_agent_copy_logs(engine: Engine<'_>) {
     let mut agent = engine.agent("");
     let task = container("t", "echo up; exec sleep 100000", "", "");
     agent.apply_and_wait(&job("several", "service", "count: 5", &[task]));
-    assert!(agent.members().is_empty(), "no supervisor: {:?}", agent.members());
-    assert!(herdlet_e2e::host::supervisors(&agent.home.instance().unwrap()).is_empty());
+    let supervisors = herdlet_e2e::host::supervisors(&agent.home.instance().unwrap());
+    match engine.kind {
+        Kind::Docker | Kind::Podman => {
+            assert!(agent.members().is_empty(), "no supervisor: {:?}", agent.members());
+            assert!(supervisors.is_empty());
+        }
+        Kind::Builtin => assert_eq!(supervisors.len(), 5),
+    }
     finish(&engine, agent);
 }

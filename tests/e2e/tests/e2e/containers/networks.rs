@@ -10,7 +10,7 @@ use std::{
 use herdlet_e2e::{
     agent::{Agent, Setup},
     engine::{Engine, IMAGE, Kind},
-    host,
+    host::{self, Member},
     http::{self, Peer},
     wait,
 };
@@ -20,14 +20,21 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use super::{container, containers_of, finish, on_both_engines, running_of};
+use super::{container, containers_of, finish, on_both_engines, on_own_engine, running_of};
 use crate::common::{indented, job, patient};
 
 on_both_engines!(
     containers_and_processes_share_a_network_over_crashes,
     a_network_without_a_connection_is_shared,
     a_lost_network_is_made_again_and_the_group_restarts_once,
+    names_are_those_of_the_group,
+    the_example_serves_in_a_network_of_its_own,
     a_lost_pause_container_harms_no_task,
+);
+on_own_engine!(
+    containers_and_processes_share_a_network_over_crashes,
+    a_network_without_a_connection_is_shared,
+    a_lost_network_is_made_again_and_the_group_restarts_once,
     names_are_those_of_the_group,
     the_example_serves_in_a_network_of_its_own,
 );
@@ -56,7 +63,7 @@ fn pauses(engine: &Engine<'_>, agent: &Agent) -> Vec<Value> {
 fn expected_pauses(engine: &Engine<'_>) -> usize {
     match engine.kind {
         Kind::Docker => 1,
-        Kind::Podman => 0,
+        Kind::Podman | Kind::Builtin => 0,
     }
 }
 
@@ -71,6 +78,10 @@ fn namespace_of(pid: u32) -> PathBuf {
 
 /// The process of the container of a task that runs.
 fn task_pid(engine: &Engine<'_>, agent: &Agent, alloc: &str) -> u32 {
+    if engine.kind == Kind::Builtin {
+        let of_task = |pid: &Member| pid.alloc == alloc && pid.task == "t";
+        return wait::until("its container runs", || agent.members().into_iter().find(of_task)).pid;
+    }
     let of_task = |found: &&Value| {
         found["State"] == "running"
             && found["Labels"].get("herdlet.attempt").is_some()
@@ -87,6 +98,15 @@ pub(super) fn expect_together(engine: &Engine<'_>, agent: &Agent, job: &str, cou
     for index in 0..count {
         let alloc = agent.alloc(&format!("{job}.g[{index}]")).unwrap().id();
         wait::until_true("its containers share a network", || {
+            if engine.kind == Kind::Builtin {
+                let members = agent.members().into_iter().filter(|member| member.alloc == alloc);
+                let (tasks, namespaces): (BTreeSet<String>, BTreeSet<PathBuf>) = members
+                    .filter_map(|member| {
+                        Some((member.task, fs::read_link(format!("/proc/{}/ns/net", member.pid)).ok()?))
+                    })
+                    .unzip();
+                return tasks.len() == 2 && namespaces.len() == 1;
+            }
             let mut found = engine.containers(&alloc);
             let pauses = found.iter().filter(|found| found["Labels"].get("herdlet.pause").is_some()).count();
             found.retain(|found| found["State"] == "running");

@@ -2,14 +2,19 @@
 
 use herdlet_e2e::{command::User, engine::Engine, home::Home, program::program};
 
-use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, sleeping};
+use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, on_own_engine, sleeping};
 use crate::common::job;
 
 on_both_engines!(
     tasks_may_do_what_the_options_allow,
     what_options_allow_is_done,
+    unknown_keys_are_refused_before_the_start,
     networks_of_strangers_need_a_permission,
-    unknown_keys_are_refused_before_the_start
+);
+on_own_engine!(
+    tasks_may_do_what_the_options_allow,
+    what_options_allow_is_done,
+    unknown_keys_are_refused_before_the_start,
 );
 
 /// What a task asks for, and what the refusal names.

@@ -9,10 +9,10 @@ use herdlet_e2e::{
 };
 use serde_json::{Value, json};
 
-use super::{container, containers_of, finish, image_task, on_both_engines, running_of};
+use super::{container, containers_of, finish, image_task, on_every_engine, running_of};
 use crate::common::{job, patient};
 
-on_both_engines!(
+on_every_engine!(
     the_example_serves_on_two_ports,
     a_published_port_answers_on_the_machine_and_in_the_container,
     secrets_are_seen_in_memory_and_nowhere_else,
@@ -91,7 +91,8 @@ fn secrets_are_seen_in_memory_and_nowhere_else(engine: Engine<'_>) {
     let token =
         fs::read_to_string(agent.home.state().join("alloc").join(&alloc).join("t/secrets/nomad_api.jwt"))
             .unwrap();
-    assert!(!engine.container(&alloc, "t").to_string().contains(&token));
+    // The engine in the agent stores no description of a container.
+    assert!(engine.kind == Kind::Builtin || !engine.container(&alloc, "t").to_string().contains(&token));
     finish(&engine, agent);
 }
 

@@ -4,13 +4,13 @@ use std::fs;
 
 use herdlet_e2e::{engine::Engine, wait};
 
-use super::{container, finish, on_both_engines, running_of};
+use super::{container, finish, on_every_engine, running_of};
 use crate::{
     common::job,
     templates::{greeting, path_of, put, recorded, template, templates, until_explained, until_file},
 };
 
-on_both_engines!(
+on_every_engine!(
     rendered_files_and_variables_are_in_the_container,
     signals_and_scripts_reach_the_container,
     a_container_waits_and_survives_a_crash,
@@ -42,8 +42,7 @@ fn rendered_files_and_variables_are_in_the_container(engine: Engine<'_>) {
     log(&["oneoneone one 1234:5678:440 /local input"]);
     put(&agent, "nomad/jobs/files", &["greeting=two"]);
     log(&["oneoneone one 1234:5678:440 /local input", "twotwotwo two 1234:5678:440 /local input"]);
-    let alloc = agent.alloc("files.g[0]").unwrap().id();
-    assert_eq!(engine.container(&alloc, "t")["State"]["Running"], true);
+    assert_eq!(running_of(&engine, &agent).len(), 1);
     finish(&engine, agent);
 }
 

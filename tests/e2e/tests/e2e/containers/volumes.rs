@@ -4,10 +4,10 @@ use std::{fs, path::Path};
 
 use herdlet_e2e::{agent::Agent, engine::Engine, wait};
 
-use super::{container, containers_of, finish, on_both_engines, running_of};
+use super::{container, containers_of, finish, on_every_engine, running_of};
 use crate::common::job;
 
-on_both_engines!(
+on_every_engine!(
     paths_of_the_allocation_are_mounted_and_no_mount_remains,
     a_task_that_exchanges_a_volume_and_a_link_gets_nothing_of_the_machine,
 );

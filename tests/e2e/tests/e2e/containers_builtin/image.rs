@@ -61,7 +61,7 @@ fn archive(busybox: &Path, ground: &Path) -> PathBuf {
         fs::create_dir_all(dir.join(path)).unwrap();
     }
     fs::copy(busybox, low.join("bin/busybox")).unwrap();
-    let programs = "cat chmod cut df echo env false grep head hostname id insmod ip ls mkdir mknod mount nsenter od ps pwd reboot rm sh sleep tail touch tr true umount unshare wc";
+    let programs = "cat chmod cut df echo env false grep head hostname id insmod ip ls mkdir mknod mount nsenter od ps pwd reboot rm sh sleep tail test touch tr true tty umount unshare wc";
     for name in programs.split(' ') {
         symlink("busybox", low.join("bin").join(name)).unwrap();
     }

@@ -38,6 +38,16 @@ fn until_served(port: u16) {
     });
 }
 
+/// Waits until a container finds its own service by its name.
+fn until_found(ground: &Ground) {
+    let shown = ground.exec("web", "ip -o -4 addr show dev eth0");
+    let address = shown.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned();
+    wait::until_true("the name of its service is its address", || {
+        let lookup = ["exec", "web", "--", "busybox", "nslookup", "inside.service.herdlet"];
+        ground.agent.cli(&lookup).stdout.contains(&address)
+    });
+}
+
 /// Ends the agent, and checks that neither containers nor networks are left.
 fn finish(ground: Ground) {
     for job in ["web", "modes", "pair"] {
@@ -50,7 +60,7 @@ fn finish(ground: Ground) {
 #[test]
 fn a_container_has_a_network_of_its_own_with_ports_of_the_machine() {
     let Some(mut ground) = ground() else { return };
-    let config = "hostname: box\nextra_hosts: [\"db:10.1.2.3\"]\ndns_servers: [192.0.2.53]\nsysctl: {net.core.somaxconn: \"77\"}";
+    let config = "hostname: box\nextra_hosts: [\"db:10.1.2.3\", \"machine:host-gateway\"]\ndns_servers: [192.0.2.53]\nsysctl: {net.core.somaxconn: \"77\"}";
     let task = serves(&ground, config);
     ground.agent.apply_and_wait(&job("web", "service", GROUP, &[task]));
     let port = ground.agent.alloc("web.g[0]").unwrap().port("http").unwrap();
@@ -58,12 +68,13 @@ fn a_container_has_a_network_of_its_own_with_ports_of_the_machine() {
     let shown = ground.exec("web", "ip -o -4 addr show dev eth0");
     let address = shown.split_whitespace().nth(3).unwrap().split('/').next().unwrap().to_owned();
     assert!(address.starts_with("172."), "{shown}");
+    let gateway = format!("{}.1", address.rsplit_once('.').unwrap().0);
     let seen = ground.exec(
         "web",
         "hostname; cat /etc/hosts; grep nameserver /etc/resolv.conf; cat /proc/sys/net/core/somaxconn; ls /sys/class/net",
     );
     let expected = format!(
-        "box\n127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} box\n10.1.2.3 db\nnameserver 192.0.2.53\n77\neth0\nlo"
+        "box\n127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} box\n10.1.2.3 db\n{gateway} machine\nnameserver 192.0.2.53\n77\neth0\nlo"
     );
     assert_eq!(seen, expected);
     let of = |ground: &Ground, service: &str| {
@@ -96,6 +107,7 @@ fn the_network_of_a_container_is_repaired() {
     ground.agent.apply_and_wait(&job("web", "service", GROUP, &[task]));
     let port = ground.agent.alloc("web.g[0]").unwrap().port("http").unwrap();
     until_served(port);
+    until_found(&ground);
     let before = ground.first();
     let runtime = Path::new("/run/herdlet").join(ground.agent.home.instance().unwrap());
     let files = fs::read_dir(runtime.join("netns")).unwrap().map(|entry| entry.unwrap().path());
@@ -109,6 +121,12 @@ fn the_network_of_a_container_is_repaired() {
     }
     unmount(&file, UnmountFlags::DETACH).unwrap();
     ground.agent.launch();
+    until_served(port);
+    until_found(&ground);
+    // While the agent runs, the kernel reports it.
+    for pair in pairs() {
+        assert!(Command::new("ip").args(["link", "delete", &pair]).status().unwrap().success());
+    }
     until_served(port);
     assert_eq!(ground.first(), before, "it is the same process");
     finish(ground);

@@ -5,17 +5,16 @@
 use std::io;
 
 use herdlet_base::{mounts::table::MountBell, ready};
-use herdlet_network::watch::{Change, ChangeKind, LinkWatch, RuleChange, RuleWatch};
 use rustix::fd::{AsFd, OwnedFd};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::networks::AllocNetworks;
+use crate::watch::{Change, ChangeKind, LinkWatch, RuleChange, RuleWatch};
 
 /// What has arrived.
 #[derive(Debug)]
-pub(super) struct Reports {
-    pub(super) links: Vec<Change>,
-    pub(super) rules: RuleChange,
+pub struct Reports {
+    pub links: Vec<Change>,
+    pub rules: RuleChange,
 }
 
 impl Reports {
@@ -26,13 +25,14 @@ impl Reports {
     }
 
     /// Whether reports were lost.
-    pub(super) fn are_incomplete(&self) -> bool {
+    pub fn are_incomplete(&self) -> bool {
         self.links.iter().any(|change| change.what == ChangeKind::Anything)
     }
 }
 
 /// The sources of reports.
-pub(super) struct Sources {
+#[derive(Debug)]
+pub struct Sources {
     links: LinkWatch,
     link_bell: AsyncFd<OwnedFd>,
     /// `None` without nf_tables: then there are no rules.
@@ -40,9 +40,10 @@ pub(super) struct Sources {
     mounts: MountBell,
 }
 
-/// What has arrived since the last call. The sources are opened with the first one, and again after a failure.
-pub(super) fn taken(sources: &mut Option<Sources>, networks: &AllocNetworks) -> Reports {
-    // What happened before they were open, the planner's inspection has seen, or the periodic one will see.
+/// What has arrived since the last call. The sources are opened with the first one, and again after a failure. `rule_port`: the address of the
+/// socket that changes this agent's rules; none if it has none.
+pub fn taken(sources: &mut Option<Sources>, rule_port: Option<u32>) -> Reports {
+    // What happened before they were open, an inspection at the start has seen, or the periodic one will see.
     let nothing = Reports { links: Vec::new(), rules: RuleChange::OwnOnly };
     let Some(open) = sources else {
         match Sources::open() {
@@ -51,7 +52,7 @@ pub(super) fn taken(sources: &mut Option<Sources>, networks: &AllocNetworks) -> 
         }
         return nothing;
     };
-    open.take(networks.rule_port()).unwrap_or_else(|error| {
+    open.take(rule_port).unwrap_or_else(|error| {
         report(&error);
         *sources = None;
         Reports::unknown()
@@ -82,7 +83,7 @@ impl Sources {
     }
 
     /// Waits until a report has arrived. Cancel safe.
-    pub(super) async fn woken(&self) {
+    pub async fn woken(&self) {
         let rules = async {
             match &self.rules {
                 Some((_, bell)) => drop(bell.readable().await),
