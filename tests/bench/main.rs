@@ -60,7 +60,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 34] = [
+const MEASURES: [(&str, Measure); 35] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -82,6 +82,7 @@ const MEASURES: [(&str, Measure); 34] = [
     ("template", template::engine),
     ("templates", templates::a_thousand),
     ("templates-consul", consul::a_thousand),
+    ("consul-token", consul::token_at_start),
     ("task-api", task_api::cached_token),
     ("image-pull", images::pull),
     ("networks", networks::made_and_removed),

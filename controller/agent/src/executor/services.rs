@@ -3,6 +3,8 @@
 //! Every operation resolves the services of an allocation's group or task again. They are functions of the spec, so a
 //! deregistration needs no record of what was registered.
 
+mod tokens;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
@@ -34,10 +36,12 @@ use herdlet_services::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::tokens::Specs;
 use crate::{
-    executor::{Context, PlaceVerb, TaskVariables, Workload, retry, templates},
+    executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, retry, templates},
     planner::Input,
     publish::ReadModel,
+    service_tokens::ServiceTokens,
 };
 
 /// Capacity for results that the loop has not taken yet; when it is full, checks wait, so that no result is lost.
@@ -58,6 +62,7 @@ pub struct ServiceFeeds {
     events: mpsc::Receiver<CatalogEvent>,
     sender: mpsc::Sender<CatalogEvent>,
     consul: Arc<Consul>,
+    tokens: Arc<ServiceTokens>,
 }
 
 impl Services {
@@ -69,6 +74,7 @@ impl Services {
         instance: InstanceId,
         consul: &ConsulConfig,
         scripts: Arc<dyn Scripts>,
+        tokens: Arc<ServiceTokens>,
     ) -> anyhow::Result<(Self, ServiceFeeds)> {
         let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
@@ -76,7 +82,7 @@ impl Services {
         let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
         let built_in = Arc::new(BuiltIn::new(sender.clone()));
         let catalogs = Catalogs { built_in, consul: Arc::clone(&consul) };
-        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consul }))
+        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consul, tokens }))
     }
 }
 
@@ -98,6 +104,10 @@ impl ServiceFeeds {
                         Event::Drift { alloc: owner.alloc, part, by: Noticed::Event }
                     }
                 },
+                owner = self.tokens.due_owner() => {
+                    let Some(part) = services_part(&owner, &model) else { continue };
+                    Event::Drift { alloc: owner.alloc, part, by: Noticed::Event }
+                }
                 () = &mut watch => return,
             };
             if inbox.send(Input::Event(event)).await.is_err() {
@@ -115,7 +125,8 @@ pub async fn group_services(
     verb: PlaceVerb,
 ) -> Outcome {
     let (owner, resolved) = of_group(context, alloc, network);
-    carry_out(context, &owner, resolved, verb).await
+    let specs = resolved.specs(alloc, None);
+    carry_out(context, (alloc, &owner), (&resolved, &specs), verb).await
 }
 
 /// A task's services.
@@ -123,7 +134,8 @@ pub async fn task_services(context: &Arc<Context>, attempted: &Attempted, verb: 
     let Some((owner, resolved)) = of_attempt(context, attempted).await else {
         return retry("find the task".to_owned());
     };
-    carry_out(context, &owner, resolved, verb).await
+    let specs = resolved.specs(&attempted.task.alloc, attempted.task.task());
+    carry_out(context, (&attempted.task.alloc, &owner), (&resolved, &specs), verb).await
 }
 
 /// Fills the built-in catalogue with the entries it had under the earlier agent, so that clients find running services from the
@@ -275,6 +287,17 @@ struct Resolved {
     ids: Vec<String>,
 }
 
+impl Resolved {
+    /// The services of the group or of a task, by their ids.
+    fn specs<'s>(&self, alloc: &'s Allocation, task: Option<&'s Task>) -> Specs<'s> {
+        let services = match task {
+            Some(task) => task.services.as_slice(),
+            None => alloc.group().map_or(&[][..], |group| &group.services),
+        };
+        self.ids.iter().cloned().zip(services).collect()
+    }
+}
+
 fn of_group(
     context: &Context,
     alloc: &Allocation,
@@ -350,29 +373,70 @@ fn resolved(context: &Context, workload: &registration::Workload<'_>) -> Resolve
     resolved
 }
 
-async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, verb: PlaceVerb) -> Outcome {
-    let catalogs = &context.services.catalogs;
+async fn carry_out(
+    context: &Arc<Context>,
+    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
+    (resolved, specs): (&Resolved, &Specs<'_>),
+    verb: PlaceVerb,
+) -> Outcome {
+    let outcome = match verb {
+        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs)).await,
+        PlaceVerb::Down => down(context, owner, &resolved.registrations).await,
+        PlaceVerb::Inspect => inspect(context, owner, &resolved.registrations).await,
+    };
+    outcome.unwrap_or_else(Outcome::from)
+}
+
+async fn up(
+    context: &Arc<Context>,
+    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
+    (resolved, specs): (&Resolved, &Specs<'_>),
+) -> Result<Outcome, Refusal> {
     let Resolved { registrations, broken, .. } = resolved;
-    match verb {
-        PlaceVerb::Up => match (catalogs.up(owner, &registrations).await, broken.is_empty()) {
-            (Ok(()), true) if registrations.iter().any(|one| one.provider == Provider::Consul) => {
-                checking(&registrations)
-            }
-            (Ok(()), true) => Outcome::Done(None),
-            (Ok(()), false) => retry(broken.join("; ")),
-            (Err(error), _) => refused(&error),
-        },
-        PlaceVerb::Down => match catalogs.down(owner, &registrations).await {
-            Ok(()) => Outcome::Done(None),
-            Err(error) => refused(&error),
-        },
-        PlaceVerb::Inspect => match catalogs.inspect(owner, &registrations).await {
-            Ok(Observation::Present) => Outcome::Present(None),
-            Ok(Observation::Absent) => Outcome::Absent,
-            Ok(Observation::Foreign { why } | Observation::Lost { why }) => Outcome::Foreign { why },
-            Err(error) => refused(&error),
-        },
+    let refused_tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
+    let with_token = |one: &&Registration| !refused_tokens.contains_key(&one.id);
+    let ready: Vec<Registration> = registrations.iter().filter(with_token).cloned().collect();
+    if let Err(error) = context.services.catalogs.up(owner, &ready).await {
+        return Ok(refused(&error));
     }
+    tokens::give_up(context, owner, registrations).await?;
+    let failures: Vec<&str> = broken.iter().chain(refused_tokens.values()).map(String::as_str).collect();
+    Ok(match failures.is_empty() {
+        true if registrations.iter().any(|one| one.provider == Provider::Consul) => checking(registrations),
+        true => Outcome::Done(None),
+        false => retry(failures.join("; ")),
+    })
+}
+
+async fn down(
+    context: &Arc<Context>,
+    owner: &ServiceOwner,
+    registrations: &[Registration],
+) -> Result<Outcome, Refusal> {
+    tokens::load_known(context, owner, registrations).await?;
+    if let Err(error) = context.services.catalogs.down(owner, registrations).await {
+        return Ok(refused(&error));
+    }
+    // Only now: a deregistration needs the token.
+    tokens::give_up(context, owner, &[]).await?;
+    Ok(Outcome::Done(None))
+}
+
+async fn inspect(
+    context: &Arc<Context>,
+    owner: &ServiceOwner,
+    registrations: &[Registration],
+) -> Result<Outcome, Refusal> {
+    let due = tokens::load_known(context, owner, registrations).await?;
+    Ok(match context.services.catalogs.inspect(owner, registrations).await {
+        Ok(Observation::Present) => match due {
+            Some(service) => Outcome::Foreign { why: format!("the token of service {service} expires soon") },
+            None => Outcome::Present(None),
+        },
+        Ok(Observation::Absent) => Outcome::Absent,
+        Ok(Observation::Foreign { why } | Observation::Lost { why }) => Outcome::Foreign { why },
+        Err(error) => refused(&error),
+    })
 }
 
 /// Errors of catalogues are always retried: registrations never fail a task.

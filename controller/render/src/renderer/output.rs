@@ -69,7 +69,8 @@ pub(super) fn write_all(
     };
     let env = variables(task, &outputs)?;
     let boot = Some(boot_id());
-    let record = Record { boot, rendered_at, env, started: last.started.clone(), ..Record::default() };
+    let (started, indexes) = (last.started.clone(), round.indexes.clone());
+    let record = Record { boot, rendered_at, env, started, indexes, ..Record::default() };
     let keeps_files = !task.before.is_empty() && !last.is_unfinished;
     if keeps_files {
         Record { boot, is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;
