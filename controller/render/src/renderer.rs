@@ -189,13 +189,9 @@ impl Renderer {
         })
         .await?;
         let answers = Answers::new(task, record.as_ref());
-        let indexes = record.filter(|_| !task.before.is_empty()).map(|record| record.indexes);
-        let mut round = Round {
-            parsed: Arc::new(parsed),
-            answers,
-            unanswered: BTreeMap::new(),
-            indexes: indexes.unwrap_or_default(),
-        };
+        let known = record.filter(|_| !task.before.is_empty());
+        let indexes = known.map(|record| record.indexes).unwrap_or_default();
+        let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new(), indexes };
         let renders = self.complete(task, &mut round, &mut vault).await?;
         self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
@@ -217,17 +213,6 @@ impl Renderer {
             self.peers.users_changed();
         }
         Ok(Rendering::Done { outputs: written, upkeep })
-    }
-
-    /// The indexes of the data of a Consul in these outputs.
-    fn indexes(&self, task: &TaskTemplates, renders: &[Render]) -> Indexes {
-        let data = renders.iter().flat_map(|render| &render.used).map(|query| Data::of(query, &task.reader));
-        let of_consul = data.filter(|data| matches!(data.origin, Origin::Consul { .. }));
-        let index = |data: Data| {
-            let index = self.peers.with_data(&data)?.ok()?.index_of(&data)?;
-            Some((data.query.to_string(), index))
-        };
-        of_consul.filter_map(index).collect()
     }
 
     /// Whether all files are there.

@@ -250,11 +250,7 @@ impl Machine {
             self.robbed.insert(*alloc);
         }
         let lost = self.remove(gone);
-        for thing in &lost {
-            if let Thing::Part(alloc, part) = thing {
-                self.forget_token(*alloc, *part);
-            }
-        }
+        self.lose_tokens(&lost);
         self.vanished.extend(lost);
     }
 
@@ -457,11 +453,8 @@ impl Machine {
                     let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
                     Outcome::Present(Some(Facts::renewed_at(renew_at)))
                 }
-                (true, Part::Task(_, TaskPart::Vault)) => {
-                    Outcome::Present(self.vault.inspect(alloc.id, part))
-                }
-                (true, Part::Task(_, TaskPart::Consul)) => {
-                    Outcome::Present(self.consul.inspect(alloc.id, part))
+                (true, Part::Task(_, TaskPart::Vault | TaskPart::Consul)) => {
+                    Outcome::Present(self.inspect_token(alloc.id, part))
                 }
                 (true, Part::Task(index, own)) => {
                     Outcome::Present(self.probes.inspect((alloc.id, index), own))

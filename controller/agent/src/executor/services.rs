@@ -3,6 +3,7 @@
 //! Every operation resolves the services of an allocation's group or task again. They are functions of the spec, so a
 //! deregistration needs no record of what was registered.
 
+mod operations;
 mod tokens;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -36,9 +37,9 @@ use herdlet_services::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::tokens::Specs;
+use self::{operations::carry_out, tokens::Specs};
 use crate::{
-    executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, retry, templates},
+    executor::{Context, PlaceVerb, TaskVariables, Workload, retry, templates},
     planner::Input,
     publish::ReadModel,
     service_tokens::ServiceTokens,
@@ -371,72 +372,6 @@ fn resolved(context: &Context, workload: &registration::Workload<'_>) -> Resolve
         }
     }
     resolved
-}
-
-async fn carry_out(
-    context: &Arc<Context>,
-    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
-    (resolved, specs): (&Resolved, &Specs<'_>),
-    verb: PlaceVerb,
-) -> Outcome {
-    let outcome = match verb {
-        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs)).await,
-        PlaceVerb::Down => down(context, owner, &resolved.registrations).await,
-        PlaceVerb::Inspect => inspect(context, owner, &resolved.registrations).await,
-    };
-    outcome.unwrap_or_else(Outcome::from)
-}
-
-async fn up(
-    context: &Arc<Context>,
-    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
-    (resolved, specs): (&Resolved, &Specs<'_>),
-) -> Result<Outcome, Refusal> {
-    let Resolved { registrations, broken, .. } = resolved;
-    let refused_tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
-    let with_token = |one: &&Registration| !refused_tokens.contains_key(&one.id);
-    let ready: Vec<Registration> = registrations.iter().filter(with_token).cloned().collect();
-    if let Err(error) = context.services.catalogs.up(owner, &ready).await {
-        return Ok(refused(&error));
-    }
-    tokens::give_up(context, owner, registrations).await?;
-    let failures: Vec<&str> = broken.iter().chain(refused_tokens.values()).map(String::as_str).collect();
-    Ok(match failures.is_empty() {
-        true if registrations.iter().any(|one| one.provider == Provider::Consul) => checking(registrations),
-        true => Outcome::Done(None),
-        false => retry(failures.join("; ")),
-    })
-}
-
-async fn down(
-    context: &Arc<Context>,
-    owner: &ServiceOwner,
-    registrations: &[Registration],
-) -> Result<Outcome, Refusal> {
-    tokens::load_known(context, owner, registrations).await?;
-    if let Err(error) = context.services.catalogs.down(owner, registrations).await {
-        return Ok(refused(&error));
-    }
-    // Only now: a deregistration needs the token.
-    tokens::give_up(context, owner, &[]).await?;
-    Ok(Outcome::Done(None))
-}
-
-async fn inspect(
-    context: &Arc<Context>,
-    owner: &ServiceOwner,
-    registrations: &[Registration],
-) -> Result<Outcome, Refusal> {
-    let due = tokens::load_known(context, owner, registrations).await?;
-    Ok(match context.services.catalogs.inspect(owner, registrations).await {
-        Ok(Observation::Present) => match due {
-            Some(service) => Outcome::Foreign { why: format!("the token of service {service} expires soon") },
-            None => Outcome::Present(None),
-        },
-        Ok(Observation::Absent) => Outcome::Absent,
-        Ok(Observation::Foreign { why } | Observation::Lost { why }) => Outcome::Foreign { why },
-        Err(error) => refused(&error),
-    })
 }
 
 /// Errors of catalogues are always retried: registrations never fail a task.

@@ -155,8 +155,9 @@ fn a_task_without_a_token_waits_and_the_others_run() {
     let member = agent.single("first.g[0]", "t");
     let first = token(&agent, &member);
     assert!(consul.accessor(&first).is_some());
-    // Its file is restored, with the same token.
+    // The next agent restores its file, with the same token.
     fs::remove_file(secrets(&agent, &member).join("consul_token")).unwrap();
+    agent.crash();
     wait::until_true("the file is back", || {
         fs::read_to_string(secrets(&agent, &member).join("consul_token")).is_ok_and(|text| text == first)
     });

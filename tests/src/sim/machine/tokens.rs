@@ -3,7 +3,10 @@
 //! In: operations on the parts, starts and signals, outages. Out: facts. A token is renewed, or verified, at the half of its
 //! lease; each third time there is another token instead. While Vault and Consul are down, no token is lost.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use herdlet_api_types::{
     AllocId, Duration,
@@ -107,6 +110,21 @@ impl LoginTokens {
 }
 
 impl Machine {
+    /// Files with tokens have vanished.
+    pub(super) fn lose_tokens(&mut self, lost: &BTreeSet<Thing>) {
+        for thing in lost {
+            if let Thing::Part(alloc, part) = thing {
+                self.forget_token(*alloc, *part);
+            }
+        }
+    }
+
+    /// The facts of a token of Vault or Consul.
+    pub(super) fn inspect_token(&self, alloc: AllocId, part: Part) -> Option<Arc<Facts>> {
+        let is_consul = matches!(part, Part::Task(_, TaskPart::Consul));
+        if is_consul { self.consul.inspect(alloc, part) } else { self.vault.inspect(alloc, part) }
+    }
+
     /// A token is revoked, or its file has vanished.
     pub(super) fn forget_token(&mut self, alloc: AllocId, part: Part) {
         match part {

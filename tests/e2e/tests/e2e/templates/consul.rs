@@ -14,8 +14,11 @@ use crate::{common::job, secrets::planted::look_everywhere};
 /// Changes are read at once, and outages are short.
 const QUICK: &str = "template: {wait: {min: 0s, max: 0s}, consul_retry: {backoff: 100ms, max_backoff: 1s}}\n";
 
-fn agent_of(address: impl Into<String>) -> Agent {
-    Agent::start_with(Setup::default().config(QUICK).env("CONSUL_HTTP_ADDR", address))
+/// The same, and questions that wait for changes end soon, so that the next ones meet a fault.
+const RESTLESS: &str = "template: {block_query_wait: 1s, wait: {min: 0s, max: 0s}, consul_retry: {backoff: 100ms, max_backoff: 1s}}\n";
+
+fn agent_of(address: impl Into<String>, config: &str) -> Agent {
+    Agent::start_with(Setup::default().config(config).env("CONSUL_HTTP_ADDR", address))
 }
 
 fn put(consul: &Consul, key: &str, value: &str) {
@@ -33,7 +36,7 @@ fn data_of_a_real_consul_is_rendered_and_followed() {
         )
     };
     consul.put("/v1/agent/service/register", &service("api-1", 8001));
-    let mut agent = agent_of(consul.address());
+    let mut agent = agent_of(consul.address(), QUICK);
     let each = [
         template(
             r#"{{ key "app/greeting" }} {{ keyOrDefault "app/none" "none" }} {{ keyExists "app/none" }} {{ with keyExistsGet "app/greeting" }}{{ .Exists }} {{ .Key }} {{ .Value }}{{ end }}"#,
@@ -102,7 +105,7 @@ fn losing_consul_takes_nothing_from_a_running_task() {
     (0..50).for_each(|number| put(&consul, "other", &number.to_string()));
     put(&consul, "app/greeting", "hello");
     consul.put("/v1/agent/service/register", r#"{"ID": "api-1", "Name": "api", "Port": 8001}"#);
-    let mut agent = agent_of(proxy.address());
+    let mut agent = agent_of(proxy.address(), RESTLESS);
     // All of these have an output without data too: each change of it restarts the task.
     let each = [
         template(r#"{{ keyOrDefault "app/greeting" "none" }}"#, "local/key", ""),
@@ -119,9 +122,6 @@ fn losing_consul_takes_nothing_from_a_running_task() {
     is_kept(&agent);
     for manner in [Manner::Failed, Manner::WrongTypes, Manner::Half, Manner::Hung] {
         proxy.set(manner);
-        // Ends the blocking queries, so that the next ones get the wrong answer.
-        put(&consul, "app/greeting", "hello");
-        consul.put("/v1/agent/service/register", r#"{"ID": "api-1", "Name": "api", "Port": 8001}"#);
         wait::until_true("wrong answers", || proxy.answer_count() >= 3);
         is_kept(&agent);
     }
