@@ -44,6 +44,7 @@ pub fn task(name: &str) -> Task {
         templates: Vec::new(),
         secrets: Vec::new(),
         vault: None,
+        consul: None,
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),

@@ -15,6 +15,7 @@ use crate::{
 
 mod artifact;
 mod children;
+mod consul;
 mod limits;
 mod network;
 mod policy;
@@ -26,6 +27,7 @@ mod volume;
 
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
+pub use consul::ConsulAccess;
 pub use limits::{LogMode, Logs, Resources};
 pub use network::{Dns, Network, NetworkMode, PortRequest};
 pub use policy::{
@@ -426,6 +428,9 @@ pub struct Task {
     /// Its token of Vault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<VaultAccess>,
+    /// Its Consul.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consul: Option<ConsulAccess>,
     /// The file below `local` that receives the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,

@@ -34,6 +34,7 @@ macro_rules! block {
 }
 
 pub mod constraint;
+pub mod consul;
 pub mod defaults;
 pub mod driver;
 pub mod group;
@@ -57,6 +58,7 @@ mod write;
 mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
+pub use consul::Consul;
 pub use group::{
     Cni, Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, Port, Reschedule, Restart, RestartRule,
     RestartWord, Scaling, Update, VolumeRequest, VolumeType,

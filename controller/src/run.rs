@@ -297,6 +297,7 @@ async fn start_agent(
         templates: herdlet_config::template::Template::default(),
         network: herdlet_config::network::Network::default(),
         issuer: Default::default(),
+        consul_logins: Default::default(),
         vault: Default::default(),
         notes: Arc::new(|_| {}),
     })

@@ -123,6 +123,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         templates: config.template.clone(),
         network: config.network.clone(),
         issuer: config.issuer.clone(),
+        consul_logins: config.consul.logins(),
         vault: config.vault.clone(),
         notes: telemetry.sink(),
     })

@@ -1,14 +1,15 @@
-//! Costs of templates with data of a real Consul: a thousand tasks, each with a template that uses one key.
+//! Costs of a real Consul: a thousand tasks, each with a template that uses one key; a log-in before the start of a task.
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     time::{Duration, Instant},
 };
 
 use herdlet_e2e::{
     agent::Setup,
-    consul::{Access, Consul},
-    wait,
+    consul::{Access, Consul, TOKEN},
+    ports, wait,
 };
 
 use super::{
@@ -20,6 +21,8 @@ use super::{
 
 /// Changes of the key.
 const CHANGES: usize = 11;
+/// Starts of a task with a token, and without.
+const STARTS: usize = 21;
 /// Waits between two counts of connections.
 const PAUSE: Duration = Duration::from_millis(20);
 const TEMPLATE: &str = r#"templates:
@@ -59,6 +62,46 @@ pub(super) fn a_thousand(table: &mut Table, ground: &BenchDirs) {
         "a change of the key, until all files have it (`wait {min = \"0s\"}`), median / maximum",
         format_args!("{:.0} / {:.0} ms", quantile(&taken, 0.5), quantile(&taken, 1.0)),
         "≤ 1 s",
+        "",
+    );
+    bench.agent.finish();
+}
+
+/// The time that a log-in adds to a task, from the request to its end.
+pub(super) fn token_at_start(table: &mut Table, ground: &BenchDirs) {
+    let Some(consul) = Consul::start(Access::Denied) else { return };
+    let [port] = ports::free();
+    let api = format!("127.0.0.1:{port}");
+    let token = ground.disk().join("api-token");
+    fs::write(&token, "bench\n").expect("a token");
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("a token of our own");
+    let config =
+        format!("consul: {{address: \"{}\", token: {TOKEN}, task_identity: {{}}}}\n", consul.address());
+    let bench = Bench::with(ground, |setup: Setup| {
+        let setup = setup.config(config).argument("--listen").argument(&api);
+        setup.argument("--token-file").argument(token.display().to_string())
+    });
+    consul.trust(&api);
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..STARTS {
+        for (taken, block) in [(&mut with, "consul: {}"), (&mut without, "leader: false")] {
+            wait::pause(Duration::from_millis(50));
+            let began = Instant::now();
+            bench.apply(&format!(
+                "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: bench}}\nspec:\n  type: batch\n  groups:\n    - name: g\n      tasks:\n        - {{name: t, driver: raw_exec, config: {{command: /bin/true}}, {block}}}\n"
+            ));
+            bench.until_complete(1);
+            taken.push(began.elapsed().as_secs_f64() * 1_000.0);
+            bench.delete();
+            bench.until_removed();
+        }
+    }
+    with.sort_by(f64::total_cmp);
+    without.sort_by(f64::total_cmp);
+    table.row(
+        "a log-in at Consul before the start of a task adds, median",
+        format_args!("{:.1} ms", quantile(&with, 0.5) - quantile(&without, 0.5)),
+        "≤ 10 ms",
         "",
     );
     bench.agent.finish();

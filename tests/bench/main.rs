@@ -62,7 +62,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 37] = [
+const MEASURES: [(&str, Measure); 38] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -87,6 +87,7 @@ const MEASURES: [(&str, Measure); 37] = [
     ("template", template::engine),
     ("templates", templates::a_thousand),
     ("templates-consul", consul::a_thousand),
+    ("consul-token", consul::token_at_start),
     ("task-api", task_api::cached_token),
     ("image-pull", images::pull),
     ("networks", networks::made_and_removed),

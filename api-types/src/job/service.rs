@@ -44,7 +44,7 @@ pub struct Service {
     /// Of a service of the group: the task that its checks are about, where one is named. A command names its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The token of the service. No catalogue uses it yet.
+    /// The identity that the service logs in with at Consul.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
     /// The port of the machine that leads to its healthy instances.

@@ -9,8 +9,8 @@ use serde::{
 };
 
 #[cfg(feature = "schema")]
-use super::unused::{NO_SERVERS, OLD, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate};
-use super::{Affinity, Constraint, NetworkMode, Service, Span, Spread, TaskSpec, Text, Vault};
+use super::unused::{NO_SERVERS, OLD, ONE_AT_A_TIME, ONE_MACHINE, migrate};
+use super::{Affinity, Constraint, Consul, NetworkMode, Service, Span, Spread, TaskSpec, Text, Vault};
 use crate::{
     Duration,
     job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
@@ -23,13 +23,13 @@ const VOLUMES: &str = "write volumes: {data: {type: host, source: NAME}}, a docu
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets"], "x-no-effect" = {
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["secret", "secrets"], "x-no-effect" = {
         "disconnect": NO_SERVERS,
         "max_client_disconnect": NO_SERVERS,
         "migrate": ONE_AT_A_TIME,
         "prevent_reschedule_on_lost": NO_SERVERS,
         "stop_after_client_disconnect": NO_SERVERS,
-    }, "x-default" = { "consul": [consul()], "migrate": [migrate()] }, "x-misplaced" = {
+    }, "x-default" = { "migrate": [migrate()] }, "x-misplaced" = {
         "environment": "did you mean `env` of a task?",
         "image": "`image` belongs to `config` of a task with the docker driver",
         "ports": "ports belong to `network`: network: {ports: {http: {static: 8080}}}",
@@ -73,6 +73,8 @@ block! {
         pub meta: BTreeMap<String, Text>,
         /// A token of Vault or OpenBao for each task that has no `vault` block of its own.
         pub vault: Vault,
+        /// The Consul of each task that has no `consul` block of its own.
+        pub consul: Consul,
         /// The disk space that this group is expected to need.
         pub ephemeral_disk: EphemeralDisk,
         /// Requirements that the machine must meet for this group to run there.

@@ -44,7 +44,7 @@ block! {
         /// For a service of the group: the task that its checks are about. Scripts run in it, and `check_restart` counts failures while it
         /// runs; default: while all main tasks of the group run.
         pub task: String,
-        /// The signed token of the service. It is stored; Consul's auth methods, which would use it, are not built.
+        /// `consul`: the identity that the service logs in with; default `service_identity` of the agent's config.
         pub identity: Identity,
         /// A port of the machine that leads to the healthy instances; only for the built-in catalogue.
         pub publish: Publish,

@@ -9,20 +9,20 @@ use serde::{
 };
 
 #[cfg(feature = "schema")]
-use super::unused::{OLD, VERTICAL, consul};
+use super::unused::{OLD, VERTICAL};
 use super::{
-    Affinity, Constraint, Network, RestartRule, Secret, Service, Signal, Span, Template, Text, Vault,
+    Affinity, Constraint, Consul, Network, RestartRule, Secret, Service, Signal, Span, Template, Text, Vault,
 };
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode, MountPropagation};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "consul", "csi_plugin", "kind", "schedule",
+        "csi_plugin", "kind", "schedule",
     ], "x-no-effect" = {
         "scaling": VERTICAL,
         "scalings": VERTICAL,
-    }, "x-default" = { "consul": [consul()] }, "x-misplaced" = {
+    }, "x-misplaced" = {
         "args": "it belongs to `config`",
         "env_files": "did you mean `env_file`?",
         "command": "it belongs to `config`",
@@ -77,6 +77,8 @@ block! {
         pub secrets: Vec<Secret>,
         /// A token of Vault or OpenBao; overrides the group's and the job's block.
         pub vault: Vault,
+        /// The Consul of this task; overrides the group's block.
+        pub consul: Consul,
         /// The file that receives the payload of a dispatch.
         pub dispatch_payload: DispatchPayload,
         /// Signed tokens that identify this task.

@@ -218,6 +218,9 @@ fn fill_task(written: &mut TaskSpec, task: &Task) {
     if let (Some(written), Some(access)) = (&mut written.vault, &task.vault) {
         written.fill(access);
     }
+    if let (Some(written), Some(access)) = (&mut written.consul, &task.consul) {
+        written.fill(access);
+    }
     written.logs = Some(Logs {
         max_files: Some(task.logs.max_files),
         max_file_size: Some(task.logs.max_file_size_mib),

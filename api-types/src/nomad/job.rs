@@ -12,9 +12,10 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
-        RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
+        AddressMode, Artifact, ChangeMode, Check, CheckKind, ConsulAccess, Group, HealthCheck, Identity,
+        InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy,
+        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess,
+        VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -363,7 +364,8 @@ fn task(task: &Task) -> Value {
         },
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
-        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": task.vault.as_ref().map(vault), "Consul": null,
+        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": task.vault.as_ref().map(vault),
+        "Consul": task.consul.as_ref().map(consul),
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
         "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
         "Actions": list(task.actions.iter().map(action).collect()),
@@ -381,6 +383,13 @@ fn vault(access: &VaultAccess) -> Value {
         "DisableFile": access.disable_file, "ChangeMode": change_mode(access.change_mode),
         "ChangeSignal": access.change_signal.clone().unwrap_or_default(),
         "AllowTokenExpiration": access.allow_token_expiration,
+    })
+}
+
+fn consul(access: &ConsulAccess) -> Value {
+    json!({
+        "Cluster": access.cluster, "Namespace": access.namespace.clone().unwrap_or_default(),
+        "Partition": access.partition.clone().unwrap_or_default(),
     })
 }
 

@@ -23,7 +23,8 @@ use std::{
 
 use anyhow::Context as _;
 use herdlet_api_types::{
-    InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
+    InstanceId, UnixNanos, alloc::Allocation, job::ConsulAccess, manifest::defaults::NODE_POOL,
+    volume::Volume,
 };
 use herdlet_base::paths::Paths;
 use herdlet_config::MAX_KILL_TIMEOUT;
@@ -48,6 +49,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    consul::{Consuls, owed::OwedTokens},
     current_node::CurrentNode,
     executor::{
         self, Executor, pressure,
@@ -64,6 +66,7 @@ use crate::{
     published::Places,
     requests::Requests,
     server_tokens::ServerTokens,
+    service_tokens::ServiceTokens,
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
     vault::{Vaults, attributes},
@@ -133,6 +136,7 @@ impl Agent {
             mut settings,
             volumes,
             consul,
+            consul_logins,
             start_pressure_limit,
             task_dir_users,
             artifacts,
@@ -190,8 +194,13 @@ impl Agent {
             tracing::error!("failed to {error}; until then, tasks with identities wait");
         }
         let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
+        let service_tokens = Arc::new(ServiceTokens::new(instance.paths.service_tokens()));
         let (consul_attributes, of_consul) = ConsulAttributes::new(&consul)?;
-        let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
+        let (services, news) =
+            Services::new(instance.id.clone(), &consul, Arc::new(scripts), Arc::clone(&service_tokens))?;
+        let clusters = [(ConsulAccess::DEFAULT_CLUSTER.to_owned(), (consul.clone(), consul_logins))];
+        let consuls = Arc::new(Consuls::new(clusters.into())?);
+        let owed_tokens = Arc::new(OwedTokens::new(instance.paths.owed_tokens()));
         let vaults = Arc::new(Vaults::new(vault));
         let (vault_attributes, of_vault) = watch::channel(attributes::Attributes::new());
         let renderer = Arc::new(Renderer::new(
@@ -215,6 +224,9 @@ impl Agent {
             identity_keys,
             issuer,
             vaults: Arc::clone(&vaults),
+            consuls: Arc::clone(&consuls),
+            owed_tokens: Arc::clone(&owed_tokens),
+            service_tokens,
             server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
             cluster: OnceLock::new(),
             published: published::open(&instance, places, &services.catalogs, &model),
@@ -277,6 +289,7 @@ impl Agent {
             inbox.clone(),
         ));
         watchers.open(consul_attributes.follow(Arc::clone(&model)));
+        watchers.open(owed_tokens.follow(consuls));
         watchers.open(attributes::follow(vaults, vault_attributes));
         watchers.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));

@@ -16,12 +16,16 @@
 //! - [`scripts`]: commands of checks.
 //! - [`templates`]: files rendered from templates.
 //! - [`vault`]: tokens of Vault.
+//! - [`consul`]: tokens of Consul.
 
 pub mod api_socket;
 pub mod artifacts;
+pub mod consul;
 pub mod environment;
 pub mod file_access;
 pub mod identities;
+mod login_identity;
+mod logins;
 pub mod network;
 pub mod places;
 pub mod pressure;
@@ -31,6 +35,7 @@ pub mod scripts;
 pub mod secrets;
 pub mod services;
 pub mod templates;
+pub(crate) mod token_audit;
 pub mod vault;
 mod workload;
 
@@ -64,12 +69,14 @@ pub use self::{
 };
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
+    consul::{Consuls, owed::OwedTokens},
     current_node::CurrentNode,
     identity_keys::IdentityKeys,
     networks::AllocNetworks,
     planner::{Input, PlannedAction},
     published::PublishedServices,
     server_tokens::ServerTokens,
+    service_tokens::ServiceTokens,
     task_sockets::TaskSockets,
     vault::Vaults,
 };
@@ -111,6 +118,12 @@ pub struct Context {
     pub secrets_plugins: PathBuf,
     /// Servers of Vault.
     pub vaults: Arc<Vaults>,
+    /// Every Consul that gives tokens.
+    pub consuls: Arc<Consuls>,
+    /// Tokens of Consul that services are registered with.
+    pub service_tokens: Arc<ServiceTokens>,
+    /// Tokens of Consul that are to be logged out.
+    pub owed_tokens: Arc<OwedTokens>,
     /// Networks of allocations.
     pub networks: Arc<AllocNetworks>,
     /// Published ports of services.
@@ -151,7 +164,7 @@ pub enum WorkKind {
     Inspect,
     /// Directories, mounts, tokens, volumes.
     Place,
-    /// Downloads, identities signed by servers, and requests to Vault: they may take long.
+    /// Downloads, identities signed by servers, and requests to Vault, and log-ins at Consul: they may take long.
     Download,
     /// Starts of processes.
     Start,
@@ -315,6 +328,9 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
                 (TaskPart::Vault, Some(verb)) => vault::vault(&context, &task, verb, &control.cancel).await,
+                (TaskPart::Consul, Some(verb)) => {
+                    consul::consul(&context, &task, verb, &control.cancel).await
+                }
                 (TaskPart::Secrets, Some(verb)) => {
                     secrets::secrets(&context, &task, verb, &control.cancel).await
                 }

@@ -4,9 +4,11 @@
 //! on it; it knows none of them.
 
 pub mod agent;
+pub mod consul;
 pub mod current_node;
 pub mod executor;
 pub mod gc;
+pub mod held_token;
 pub mod history;
 pub mod identity_keys;
 pub mod instance;
@@ -21,6 +23,7 @@ pub mod published;
 pub mod requests;
 pub mod server_tokens;
 pub mod service_health;
+pub mod service_tokens;
 pub mod state_db;
 pub mod task_sockets;
 pub mod telemetry;

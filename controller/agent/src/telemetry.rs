@@ -55,6 +55,7 @@ pub use page::Format;
 
 use crate::{
     agent::{Orphans, Tally},
+    consul::ConsulLoginFigures,
     planner::NoteSink,
     publish::{Object, ObjectChange, ReadModel},
     published::PublishedCounts,
@@ -88,6 +89,8 @@ pub struct Sources {
     pub templates: Box<dyn Fn() -> Figures + Send + Sync>,
     /// Figures about tokens of Vault.
     pub vault: Box<dyn Fn() -> VaultFigures + Send + Sync>,
+    /// Figures about log-ins at Consul.
+    pub consul_logins: Box<dyn Fn() -> ConsulLoginFigures + Send + Sync>,
     /// The number of refused manifest files.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// The machine's resources, and the part that is reserved from allocations.
@@ -260,6 +263,7 @@ impl Shared {
             catalogs::write_published(page, (sources.published)())?;
             templates::write(page, (sources.templates)())?;
             vault::write(page, (sources.vault)())?;
+            vault::write_consul(page, (sources.consul_logins)())?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
             page.gauges(&names::CERTIFICATE_EXPIRY, until)?;

@@ -4,7 +4,6 @@
 //! how the planner acts on failures: see [`crate::executor::vault`].
 
 pub mod attributes;
-pub mod held;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,7 +43,7 @@ pub struct Vaults {
     servers: BTreeMap<String, Arc<Server>>,
     /// Since when a token can't be renewed, by the boot clock.
     outdated: Mutex<BTreeMap<TaskKey, u64>>,
-    /// Tokens that were revoked on request, and are not replaced yet, by [`held::HeldToken::id`].
+    /// Tokens that were revoked on request, and are not replaced yet, by [`crate::held_token::HeldToken::id`].
     revoked: Mutex<BTreeSet<u64>>,
     logged_in: AtomicU64,
     failed: AtomicU64,

@@ -123,6 +123,16 @@ impl Paths {
         self.runtime.join("netns").join(id.to_string())
     }
 
+    /// `<runtime>/consul/services`: tokens of Consul that services are registered with, one file per owner.
+    pub fn service_tokens(&self) -> PathBuf {
+        self.runtime.join("consul").join("services")
+    }
+
+    /// `<runtime>/consul/owed`: tokens of Consul that are to be logged out.
+    pub fn owed_tokens(&self) -> PathBuf {
+        self.runtime.join("consul").join("owed")
+    }
+
     /// `<runtime>/attempts`: one record per task attempt.
     pub fn attempts(&self) -> PathBuf {
         self.runtime.join("attempts")

@@ -191,6 +191,14 @@ pub struct Consul {
     /// Directory of service tokens: a file for each service with a token of its own, named after the service.
     #[schemars(with = "Option<String>")]
     pub service_tokens_dir: Option<PathBuf>,
+    /// The JWT auth method at which tasks log in; default `nomad-workloads`.
+    pub task_auth_method: Option<String>,
+    /// The identity of tasks whose job defines none of the name `consul_NAME`; without it, such tasks get no token.
+    pub task_identity: Option<super::vault::DefaultIdentity>,
+    /// The JWT auth method at which services log in; default `nomad-workloads`.
+    pub service_auth_method: Option<String>,
+    /// The identity of services whose job defines none; without it, they are registered with the agent's token.
+    pub service_identity: Option<super::vault::DefaultIdentity>,
 }
 
 /// Variables: small secrets and settings of jobs.
@@ -332,6 +340,9 @@ impl File {
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));
+        }
+        for (at, message) in self.consul.login_problems() {
+            report(&format!("consul.{at}"), message);
         }
         match (&self.consul.cert_file, &self.consul.key_file) {
             (Some(_), None) => report("consul.cert_file", "requires key_file".to_owned()),

@@ -7,6 +7,7 @@
 pub mod artifact;
 mod check;
 mod cluster;
+pub mod consul;
 mod drivers;
 mod file;
 mod flags;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Config, ConfigError, Flags, LogFormat, Surroundings,
+    consul::{IdentityRules, LoginRules},
     load::check_trust,
     network::NameServing,
     sources::{Opening, Sources},
@@ -275,6 +276,10 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("consul.key_file", json!(config.consul.key_file)),
         ("consul.namespace", json!(config.consul.namespace)),
         ("consul.client_auto_join", json!(config.consul.client_auto_join.unwrap_or(true))),
+        ("consul.task_auth_method", json!(config.consul.logins().tasks.method)),
+        ("consul.task_identity", identity(&config.consul.logins().tasks)),
+        ("consul.service_auth_method", json!(config.consul.logins().services.method)),
+        ("consul.service_identity", identity(&config.consul.logins().services)),
         ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
         ("variables.key_file", json!(config.variables_key_file)),
         ("identities.oidc_issuer", json!(config.issuer.url)),
@@ -293,6 +298,12 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     ]);
     all.extend(cluster::values(config.cluster.as_ref()));
     all
+}
+
+/// The identity that tasks or services of Consul log in with.
+fn identity(rules: &LoginRules) -> Value {
+    let fields = |identity: &IdentityRules| json!({ "aud": identity.audiences, "ttl": short(identity.ttl) });
+    rules.identity.as_ref().map_or(Value::Null, fields)
 }
 
 /// The servers of Vault, under the names of the file.

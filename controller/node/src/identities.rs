@@ -1,4 +1,4 @@
-//! Has the cluster's servers sign identities of tasks (1.7 and later), and derive tokens of Vault (through 1.9).
+//! Has the cluster's servers sign identities of tasks and services (1.7 and later), and derive tokens of Vault (through 1.9).
 //!
 //! In: names of identities, tasks. Out: tokens, and the time to renew them. Stores nothing.
 //!
@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_agent::executor::{
     Refusal,
-    identities::{Cluster, DeriveRequest, SignRequest, SignedIdentity},
+    identities::{Cluster, DeriveRequest, SignRequest, SignedIdentity, SignedWorkload},
 };
 use herdlet_api_types::UnixNanos;
 use herdlet_base::{clock, observation::Class};
@@ -35,8 +35,9 @@ const WITHIN: Duration = Duration::from_secs(8);
 /// Minimum time before a renewal, since clocks may differ by more than a token's lifetime.
 const RENEWED_AFTER: Duration = Duration::from_secs(10);
 
-/// Nomad's workload type of a task.
+/// Nomad's workload types.
 const OF_TASK: i64 = 0;
+const OF_SERVICE: i64 = 1;
 
 /// The executor's view of the cluster's servers.
 pub struct Servers<S, D>(pub Queries<S, D>);
@@ -109,12 +110,16 @@ fn retry(why: String) -> Refusal {
 }
 
 fn wire_requests(request: &SignRequest) -> Vec<IdentityRequest> {
+    let (workload_type, name_in_catalogue) = match &request.workload {
+        SignedWorkload::Task(_) => (OF_TASK, ""),
+        SignedWorkload::Service { name, .. } => (OF_SERVICE, name.as_str()),
+    };
     let request_of = |name: &String| IdentityRequest {
         alloc_id: report::id(request.alloc),
         identity_name: name.clone(),
-        workload_identifier: request.task.clone(),
-        workload_type: OF_TASK,
-        interpolated_workload_identifier: String::new(),
+        workload_identifier: request.workload.identifier().to_owned(),
+        workload_type,
+        interpolated_workload_identifier: name_in_catalogue.to_owned(),
     };
     request.identities.iter().map(request_of).collect()
 }
@@ -122,7 +127,7 @@ fn wire_requests(request: &SignRequest) -> Vec<IdentityRequest> {
 /// The requested identities in a response.
 fn signed(request: &SignRequest, answer: SignResponse) -> Result<Vec<SignedIdentity>, Refusal> {
     let is_ours = |id: &herdlet_nomad::wire::AllocId, workload: &str| {
-        *id == report::id(request.alloc) && workload == request.task
+        *id == report::id(request.alloc) && workload == request.workload.identifier()
     };
     let mut refused = answer.rejections.iter().filter(|it| is_ours(&it.alloc_id, &it.workload_identifier));
     if let Some(refused) = refused.find(|refused| request.identities.contains(&refused.identity_name)) {
@@ -172,6 +177,28 @@ mod tests {
         let tasks = [("t".to_owned(), Secret::from("s.wrapped".to_owned()))].into();
         let answer = DeriveResponse { tasks, ..DeriveResponse::default() };
         assert!(derived("t", answer).is_ok_and(|token| token.reveal() == "s.wrapped"));
+    }
+
+    /// `client/widmgr/signer.go`: servers find the service by its name in the job, and sign its name in the catalogue.
+    #[test]
+    fn a_service_is_requested_by_both_of_its_names() {
+        let workload =
+            SignedWorkload::Service { spec_name: "${JOB}-api".to_owned(), name: "web-api".to_owned() };
+        let alloc = herdlet_api_types::AllocId::from_hash([1; 16]);
+        let identities = vec!["consul-service_web-api-http".to_owned()];
+        let request = SignRequest { alloc, create_index: 7, workload, identities };
+        let wire = wire_requests(&request).remove(0);
+        assert_eq!((wire.workload_type, wire.workload_identifier.as_str()), (OF_SERVICE, "${JOB}-api"));
+        assert_eq!(wire.interpolated_workload_identifier, "web-api");
+        let signed_identity = queries::SignedIdentity {
+            alloc_id: wire.alloc_id,
+            identity_name: wire.identity_name,
+            workload_identifier: wire.workload_identifier,
+            jwt: Secret::from("jwt".to_owned()),
+            ..queries::SignedIdentity::default()
+        };
+        let answer = SignResponse { signed_identities: vec![signed_identity], ..SignResponse::default() };
+        assert_eq!(signed(&request, answer).ok().unwrap().len(), 1);
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub struct MountSource {
 /// | `Checks` | run the group's checks | stop them | do they run? |
 /// | `Task Dir` | create the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
 /// | `Task Artifacts` | fetch what is missing | – (goes with `Dir`) | was everything fetched? |
+/// | `Task Consul` | log in, or verify the token: `revision`, `renew_at` | revoke the token | is it there? |
 /// | `Task Vault` | log in, or renew the token: `revision`, `renew_at` | revoke the token | is it there? |
 /// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | do they exist, unexpired? |
 /// | `Task Templates` | render what differs: `outputs` | – (goes with `Dir`) | are the files there? |

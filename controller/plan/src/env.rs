@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | built-ins: directories, limits, names | no | [`Inputs`] |
 //! | ports, then upstreams | no | allocation, [`Inputs::network`], [`Inputs::upstreams`] |
-//! | tokens | no | [`Inputs::tokens`], [`Inputs::vault`] |
+//! | tokens | no | [`Inputs::tokens`], [`Inputs::logins`] |
 //! | `NOMAD_META_*` | yes | job, group, task |
 //! | the host's variables, where not yet set; those of its login only for tasks without a `user` | yes | [`Inputs::host_env`] |
 //! | `env` of the task | yes, also with [`Inputs::secrets`] | task |
@@ -133,8 +133,8 @@ pub struct Inputs<'a> {
     pub denied: &'a [&'a str],
     /// Signed tokens by name of the identity; exported if the task's identity sets `env`.
     pub tokens: &'a Variables,
-    /// `VAULT_TOKEN` and the like; the task's `env` overrides them.
-    pub vault: &'a Variables,
+    /// Tokens of Vault and Consul, such as `VAULT_TOKEN`; the task's `env` overrides them.
+    pub logins: &'a Variables,
     /// The task API's socket, as the task sees it, if there is one.
     pub api_socket: Option<&'a str>,
     /// Values of the task's `secret` blocks, by `secret.NAME.KEY`.
@@ -161,7 +161,7 @@ impl<'a> Inputs<'a> {
             host_env: &EMPTY,
             denied: &DENIED_DEFAULT,
             tokens: &EMPTY,
-            vault: &EMPTY,
+            logins: &EMPTY,
             api_socket: None,
             secrets: &EMPTY,
             hook_env: &[],
@@ -253,7 +253,7 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
     builtin::set_ports(&mut env, inputs);
     builtin::set_upstreams(&mut env, inputs);
     builtin::set_tokens(&mut env, inputs);
-    inputs.vault.iter().for_each(|(name, value)| env.set(name, value));
+    inputs.logins.iter().for_each(|(name, value)| env.set(name, value));
     layer::add(&mut env, builtin::meta(inputs));
     let passed = host_variables(&env, inputs);
     layer::add(&mut env, passed);

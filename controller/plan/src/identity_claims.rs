@@ -1,6 +1,6 @@
 //! Contents of a workload identity token: the claims of a JWT, in the form of Nomad 1.7 and later.
 //!
-//! In: the allocation, the task, the identity, the time, a token id, and the operator's rules. Out: [`Claims`], ready to
+//! In: the allocation, the task or service, the identity, the time, a token id, and the operator's rules. Out: [`Claims`], ready to
 //! be signed. It knows no keys, clocks or files.
 
 use std_alloc::{
@@ -32,8 +32,12 @@ pub struct Claims {
     pub nomad_job_id: String,
     /// Id of the allocation.
     pub nomad_allocation_id: String,
-    /// Name of the task.
+    /// Name of the task; empty for a service.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nomad_task: String,
+    /// Name of the service, for the identity that it is registered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nomad_service: Option<String>,
     /// The issuer, if the node has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iss: Option<String>,
@@ -57,6 +61,9 @@ pub struct Claims {
     /// The role that it logs in with, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault_role: Option<String>,
+    /// The namespace of Consul that the task or service logs in to, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consul_namespace: Option<String>,
     /// Claims of the operator's [`Issuer`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_claims: BTreeMap<String, String>,
@@ -73,14 +80,39 @@ pub struct Issuer {
     pub optional_extra_claims: BTreeMap<String, String>,
 }
 
+/// Who gets a token.
+#[derive(Debug, Clone, Copy)]
+pub enum Holder<'a> {
+    /// A task.
+    Task(&'a Task),
+    /// A service by its name, for its registration.
+    Service(&'a str),
+}
+
+impl<'a> Holder<'a> {
+    fn name(self) -> &'a str {
+        match self {
+            Self::Task(task) => &task.name,
+            Self::Service(name) => name,
+        }
+    }
+
+    fn task(self) -> Option<&'a Task> {
+        match self {
+            Self::Task(task) => Some(task),
+            Self::Service(_) => None,
+        }
+    }
+}
+
 /// The subject of a token, and when it is issued.
 #[derive(Debug, Clone, Copy)]
 pub struct Grant<'a> {
     /// The allocation.
     pub alloc: &'a Allocation,
-    /// One of its tasks.
-    pub task: &'a Task,
-    /// The task's identity.
+    /// One of its tasks or services.
+    pub holder: Holder<'a>,
+    /// The holder's identity.
     pub identity: &'a Identity,
     /// The current time.
     pub issued_at: UnixNanos,
@@ -95,17 +127,24 @@ pub struct Grant<'a> {
 impl Claims {
     /// The claims for a grant.
     pub fn new(grant: &Grant<'_>) -> Self {
-        let Grant { alloc, task, identity, issued_at, token_id, issuer, node: _ } = *grant;
+        let Grant { alloc, holder, identity, issued_at, token_id, issuer, node: _ } = *grant;
         let now = seconds(issued_at.0);
         // Only the default identity is for this API.
         let is_default = identity.name == DEFAULT_IDENTITY && identity.aud.is_empty();
         let aud = if is_default { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
-        let vault = task.vault.as_ref().filter(|access| access.identity_name() == identity.name);
+        let vault = holder.task().and_then(|task| task.vault.as_ref());
+        let vault = vault.filter(|access| access.identity_name() == identity.name);
+        let consul = holder.task().and_then(|task| task.consul.as_ref());
+        let consul = consul.filter(|access| access.identity_name() == identity.name);
         Self {
             nomad_namespace: alloc.job_key.namespace.to_string(),
             nomad_job_id: job_id(alloc).to_string(),
             nomad_allocation_id: alloc.id.to_string(),
-            nomad_task: task.name.clone(),
+            nomad_task: holder.task().map(|task| task.name.clone()).unwrap_or_default(),
+            nomad_service: match holder {
+                Holder::Task(_) => None,
+                Holder::Service(name) => Some(name.to_string()),
+            },
             iss: issuer.url.clone(),
             sub: subject(grant),
             aud,
@@ -115,6 +154,7 @@ impl Claims {
             jti: token_id.to_string(),
             vault_namespace: vault.and_then(|access| access.namespace.clone()),
             vault_role: vault.and_then(|access| access.role.clone()),
+            consul_namespace: consul.and_then(|access| access.namespace.clone()),
             extra_claims: extra_claims(grant),
         }
     }
@@ -127,13 +167,13 @@ fn job_id(alloc: &Allocation) -> &str {
 
 /// `:` and `%` within a name are percent-encoded. Otherwise a job could get the subject of another one.
 fn subject(grant: &Grant<'_>) -> String {
-    let Grant { alloc, task, identity, .. } = grant;
+    let Grant { alloc, holder, identity, .. } = grant;
     let names = [
         &*alloc.job.region,
         &*alloc.job_key.namespace,
         job_id(alloc),
         &*alloc.group,
-        &*task.name,
+        holder.name(),
         &*identity.name,
     ];
     names.map(|name| name.replace('%', "%25").replace(':', "%3A")).join(":")
@@ -150,14 +190,14 @@ fn extra_claims(grant: &Grant<'_>) -> BTreeMap<String, String> {
 
 /// The value of `${name}` in a claim. Nomad's names, except those of Vault's namespace and role.
 fn value_of<'a>(grant: &Grant<'a>, name: &str) -> Option<&'a str> {
-    let Grant { alloc, task, node, .. } = *grant;
+    let Grant { alloc, holder, node, .. } = *grant;
     Some(match name {
         "job.region" => &alloc.job.region,
         "job.namespace" => &alloc.job_key.namespace,
         "job.id" => job_id(alloc),
         "job.node_pool" => &alloc.job.node_pool,
         "group.name" => &alloc.group,
-        "task.name" => &task.name,
+        "task.name" => &holder.task()?.name,
         "node.id" => &node.id,
         "node.datacenter" => &node.datacenter,
         "node.pool" => &node.pool,

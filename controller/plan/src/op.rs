@@ -63,6 +63,8 @@ pub enum TaskPart {
     Identity,
     /// The token of Vault.
     Vault,
+    /// The token of Consul.
+    Consul,
     /// Values of `secret` blocks.
     Secrets,
     /// Files fetched into it.

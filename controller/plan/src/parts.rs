@@ -5,7 +5,7 @@
 //! which the tables are walked again.
 //!
 //! ```text
-//!   up     dir ─► network ─► services ─► volumes ─► tasks ─► checks   task:  dir ─► identity ─► vault ─► artifacts, mounts ─► templates ─► process ─► services, checks
+//!   up     dir ─► network ─► services ─► volumes ─► tasks ─► checks   task:  dir ─► identity ─► vault, consul ─► artifacts, mounts ─► templates ─► process ─► services, checks
 //!   down   services ─► checks ─► tasks ─► network ─► dir              task:  services, checks ─► process ─► mounts
 //! ```
 //!

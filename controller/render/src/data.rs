@@ -6,7 +6,7 @@
 use herdlet_api_types::variable::VariableKey;
 use herdlet_template::Query;
 
-use crate::sources::{Access, ConsulAccess, Reader};
+use crate::sources::{Access, ConsulRights, Reader};
 
 /// Data by its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +48,7 @@ impl Data {
             }
             Query::NomadServices { .. } => reader.namespace.clone(),
             Query::Consul { .. } => {
-                let ConsulAccess { cluster, namespace, .. } = reader.consul.clone();
+                let ConsulRights { cluster, namespace, .. } = reader.consul.clone();
                 return Self { origin: Origin::Consul { cluster, namespace }, query };
             }
             Query::Env { .. } | Query::File { .. } | Query::Addresses | Query::Vault { .. } => {

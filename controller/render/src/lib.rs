@@ -38,6 +38,6 @@ pub use figures::Figures;
 pub use region::{AccessToken, Region};
 pub use renderer::{DataChange, Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use servers::Following;
-pub use sources::{Access, ConsulAccess, Reader, Sources};
+pub use sources::{Access, ConsulRights, Reader, Sources};
 pub use vault::{OutdatedValues, Upkeep, VaultReader, VaultRights};
 pub use watches::{Consumer, TaskKey, Wait};

@@ -21,6 +21,9 @@ const FILE: &str = "templates.json";
 /// Larger than everything that fits into an environment.
 const BYTES_MAX: u64 = 8 << 20;
 
+/// Indexes of data by name.
+pub(crate) type Indexes = BTreeMap<String, u64>;
+
 /// The record. Has no `Debug`: variables are secrets.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -38,6 +41,9 @@ pub(crate) struct Record {
     /// When data was first missing for these outputs, by `CLOCK_BOOTTIME` of that boot; none while they are the newest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outdated_since_ns: Option<u64>,
+    /// The indexes of data of a Consul in the outputs, by the names of the data. A Consul with older ones may have lost its data.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub indexes: Indexes,
     /// Those that the last attempt was started with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<BTreeMap<String, String>>,

@@ -43,7 +43,7 @@ use crate::{
     data::{Data, Origin, is_about, is_about_services, is_about_variables, is_of},
     figures::{Figures, Tally},
     peers::Peers,
-    record::Record,
+    record::{Indexes, Record},
     region::Region,
     servers::{Following, ServerReader},
     sources::{Access, Reader, Sources, selected},
@@ -189,7 +189,9 @@ impl Renderer {
         })
         .await?;
         let answers = Answers::new(task, record.as_ref());
-        let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new() };
+        let known = record.filter(|_| !task.before.is_empty());
+        let indexes = known.map(|record| record.indexes).unwrap_or_default();
+        let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new(), indexes };
         let renders = self.complete(task, &mut round, &mut vault).await?;
         self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
@@ -204,6 +206,7 @@ impl Renderer {
             let recheck = recheck(&missing, &round);
             return Ok(Rendering::Missing { on, outdated_since_ns, recheck, upkeep });
         }
+        round.indexes = self.indexes(task, &renders);
         let written = run(task, move |task| write_all(task, &round, renders)).await?;
         if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
@@ -231,6 +234,12 @@ impl Renderer {
     pub fn vault_token_changed(&self, alloc: AllocId, index: u16) {
         let task = (alloc, index, Consumer::Templates);
         self.watches.task_changed(task, |data| matches!(data.query, Query::Vault { .. }));
+    }
+
+    /// A task has another token of Consul, with which it reads again.
+    pub fn consul_token_changed(&self, alloc: AllocId, index: u16) {
+        let task = (alloc, index, Consumer::Templates);
+        self.watches.task_changed(task, |data| matches!(data.query, Query::Consul { .. }));
     }
 
     /// Sets the servers that have the data of their allocations, once the node has joined their cluster.
@@ -331,7 +340,7 @@ impl Renderer {
                 return Err(RenderError::Queries { destination, limit: QUERIES_MAX });
             }
             for query in new {
-                let answer = match self.answer(task, &query, vault).await? {
+                let answer = match self.answer(task, &query, (vault, &round.indexes)).await? {
                     Ok(answer) => answer,
                     Err(why) => {
                         round.unanswered.insert(query.clone(), why);
@@ -348,7 +357,7 @@ impl Renderer {
         &self,
         task: &Arc<TaskTemplates>,
         query: &Query,
-        vault: &mut VaultSession,
+        (vault, indexes): (&mut VaultSession, &Indexes),
     ) -> Result<Result<Answer, String>, RenderError> {
         match query {
             Query::Vault { .. } => {
@@ -383,7 +392,8 @@ impl Renderer {
                         &task.reader.consul.token
                     }
                 };
-                let reader = ServerReader { key: task.key, task: &task.reader.task, token };
+                let recalled = indexes.get(&query.to_string()).copied().unwrap_or_default();
+                let reader = ServerReader { key: task.key, task: &task.reader.task, token, recalled };
                 let answer = peer.read(&data, reader).await;
                 Ok(answer.map(|answer| selected(answer, query)))
             }
@@ -423,6 +433,8 @@ struct Round {
     answers: Answers,
     /// Queries whose source does not answer, and why.
     unanswered: BTreeMap<Query, String>,
+    /// Those of data in the last outputs; then those in the new ones.
+    indexes: Indexes,
 }
 
 /// What is known so far. Has no `Debug`: answers are secrets.

@@ -91,6 +91,8 @@ struct Shared {
     latest: Option<Latest>,
     /// The last answer had content.
     has_content: bool,
+    /// The index of the content in the outputs of an earlier agent; 0 once there is content, or it counts as deleted.
+    recalled: u64,
     /// Since when there is less content with an older index.
     lost_at: Option<Instant>,
     /// Ends the wait of the watch.
@@ -116,6 +118,8 @@ pub struct ServerReader<'r> {
     /// Its name.
     pub task: &'r str,
     pub token: &'r AccessToken,
+    /// The index of the data in the task's last outputs; 0 if it is unknown.
+    pub recalled: u64,
 }
 
 impl Servers {
@@ -149,6 +153,7 @@ impl Servers {
     /// Why there is no answer, for people.
     pub async fn read(&self, data: &Data, reader: ServerReader<'_>) -> Result<Answer, String> {
         lock(&self.tokens).insert(reader.key, reader.token.clone());
+        self.recall(data, reader.recalled);
         if let Some(answer) = self.latest(data, reader.token) {
             return Ok(answer);
         }
@@ -164,6 +169,27 @@ impl Servers {
                 format!("{} {}: {error}", self.peer.fails(), data.query)
             }
         })
+    }
+
+    /// The index of data that has content, for the next agent.
+    pub fn index_of(&self, data: &Data) -> Option<u64> {
+        let shared = lock(&self.shared);
+        shared.get(data).filter(|known| known.has_content).map(|known| known.index)
+    }
+
+    /// Data of a Consul had content with this index before the agent has started.
+    fn recall(&self, data: &Data, index: u64) {
+        if index == 0 || self.peer == Peer::Servers {
+            return;
+        }
+        let mut shared = lock(&self.shared);
+        if !shared.contains_key(data) {
+            self.changed.notify_one();
+        }
+        let known = shared.entry(data.clone()).or_default();
+        if known.index == 0 {
+            known.recalled = known.recalled.max(index);
+        }
     }
 
     /// Forgets an allocation that is gone.
@@ -240,13 +266,15 @@ impl Servers {
     fn confirm(&self, data: &Data, found: RegionAnswer) -> Result<RegionAnswer, RegionError> {
         let mut shared = lock(&self.shared);
         let (Peer::Consul(_), Some(known)) = (&self.peer, shared.get_mut(data)) else { return Ok(found) };
-        let is_lost = known.has_content && found.index < known.index && !has_content(&found.answer);
+        let last = if known.has_content { known.index.max(known.recalled) } else { known.recalled };
+        let is_lost = found.index < last && !has_content(&found.answer);
         if !is_lost {
-            known.lost_at = None;
+            (known.lost_at, known.recalled) = (None, 0);
             return Ok(found);
         }
         let lost_at = *known.lost_at.get_or_insert_with(Instant::now);
         if lost_at.elapsed() >= RESTORATION {
+            known.recalled = 0;
             return Ok(found);
         }
         let why = format!("it has an older state without {}; it may have lost its data", data.query);

@@ -35,23 +35,18 @@ pub struct Reader {
     /// For the audit.
     pub alloc: String,
     pub access: Access,
-    pub consul: ConsulAccess,
+    pub consul: ConsulRights,
 }
 
 /// Whose keys and services a task reads, and with which token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ConsulAccess {
+pub struct ConsulRights {
     /// The name of a Consul in the agent's config.
     pub cluster: String,
     /// The namespace; that of the config if empty.
     pub namespace: String,
     /// The task's token; the agent's own if empty.
     pub token: AccessToken,
-}
-
-impl ConsulAccess {
-    /// The name of the Consul that tasks use unless their job names another one.
-    pub const DEFAULT: &str = "default";
 }
 
 /// Whose variables and services a task reads.

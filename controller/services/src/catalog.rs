@@ -20,8 +20,9 @@ pub use built_in::BuiltIn;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use consul::feed_consul;
 pub use consul::{
-    Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulFingerprint, ConsulReader, DataError,
-    DataRequest, DataResponse, ServiceCounts, Verification, check_service_token, path_of,
+    AclError, Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulFingerprint, ConsulLogin,
+    ConsulReader, ConsulToken, DataError, DataRequest, DataResponse, ServiceCounts, Verification,
+    check_service_token, path_of,
 };
 
 use crate::report::CheckReport;

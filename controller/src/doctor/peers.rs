@@ -14,7 +14,9 @@ use herdlet_api_types::{AllocId, InstanceId, job::Provider};
 use herdlet_base::error::in_full;
 use herdlet_config::Config;
 use herdlet_manifest::manifests::{Drivers, read_folder};
-use herdlet_services::catalog::{Consul, ServiceOwner, check_service_token};
+use herdlet_services::catalog::{
+    AclError, Consul, ConsulConfig, ConsulReader, ServiceOwner, check_service_token,
+};
 
 use super::Finding;
 
@@ -87,7 +89,14 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
             format!("answers, but {}", unfit.join("; ")),
             "see `consul.service_tokens_dir` of the config; those services are not registered",
         ),
-        Ok(()) => Finding::ok("consul", "answers"),
+        Ok(()) => match login_trouble(config, &resolved).await {
+            Some(why) => Finding::warning(
+                "consul",
+                format!("answers, but {why}"),
+                "tasks and services that need a token wait; see docs/guide/consul.md",
+            ),
+            None => Finding::ok("consul", "answers"),
+        },
         Err(why) if resolved.is_named() => {
             Finding::warning("consul", why, "services are not registered in it until it answers")
         }
@@ -97,6 +106,18 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
             "configure it, or set provider = \"nomad\": in Nomad's formats the default provider is consul",
         ),
     })
+}
+
+/// Why no task or service can log in, although the config says that they should.
+async fn login_trouble(config: &Config, resolved: &ConsulConfig) -> Option<String> {
+    let logins = config.consul.logins();
+    logins.tasks.identity.or(logins.services.identity)?;
+    let reader = ConsulReader::new(resolved).ok()?;
+    let asked = tokio::time::timeout(CONSUL_MAX, reader.look_up("00000000-0000-0000-0000-000000000000"));
+    match asked.await.ok()? {
+        Err(AclError::Refused { why, .. }) => Some(why),
+        Ok(()) | Err(AclError::NotFound { .. } | AclError::Unreachable { .. }) => None,
+    }
 }
 
 /// Service tokens in a directory that can't be used.

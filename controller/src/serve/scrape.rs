@@ -64,6 +64,10 @@ pub(super) fn scrape(
             let renderer = Arc::clone(&agent.context.renderer);
             Box::new(move || renderer.figures())
         },
+        consul_logins: {
+            let consuls = Arc::clone(&agent.context.consuls);
+            Box::new(move || consuls.figures())
+        },
         vault: {
             let vaults = Arc::clone(&agent.context.vaults);
             Box::new(move || vaults.figures())

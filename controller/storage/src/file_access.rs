@@ -36,10 +36,10 @@ impl FileAccess {
         }
     }
 
-    /// Whether a secret file is open to others than these users.
-    pub fn is_exceeded_by(self, file: &Stat) -> bool {
+    /// Whether a secret file whose owner gets `mode` is open to others than these users.
+    pub fn is_exceeded_by(self, file: &Stat, mode: u32) -> bool {
         let others = match self {
-            Self::Owner(_) => 0o077,
+            Self::Owner(_) => 0o077 & !mode,
             Self::Anybody => 0o022,
         };
         file.st_mode & others != 0

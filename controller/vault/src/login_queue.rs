@@ -1,6 +1,6 @@
 //! Log-ins that run at once, and how they are spread after an outage.
 //!
-//! In: log-ins. Out: their results. When Vault comes back, the log-ins of all tasks of all machines are due at the same
+//! In: log-ins at Vault or Consul. Out: their results. When a server comes back, the log-ins of all tasks of all machines are due at the same
 //! moment; a server that is still slow would go down again.
 
 use std::{
@@ -15,6 +15,21 @@ use crate::{
     error::{FailureClass, VaultError},
     spread::Spread,
 };
+
+/// The error of a log-in.
+pub trait Outage {
+    /// Whether the server was not ready.
+    fn is_outage(&self) -> bool;
+}
+
+impl Outage for VaultError {
+    fn is_outage(&self) -> bool {
+        match self.class() {
+            FailureClass::Later { .. } => true,
+            FailureClass::Token | FailureClass::Absent | FailureClass::Request => false,
+        }
+    }
+}
 
 /// Log-ins to one server at once.
 pub const CONCURRENT_MAX: usize = 20;
@@ -40,11 +55,11 @@ impl LoginQueue {
     ///
     /// # Errors
     /// Those of the log-in.
-    pub async fn run<T>(
+    pub async fn run<T, E: Outage>(
         &self,
         spread: Spread,
-        login: impl Future<Output = Result<T, VaultError>>,
-    ) -> Result<T, VaultError> {
+        login: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         // Before the permit is taken: those who only wait must not keep others away.
         if self.is_outage.load(Ordering::Relaxed) {
             tokio::time::sleep(spread.share_of(OUTAGE_SPREAD)).await;
@@ -52,10 +67,7 @@ impl LoginQueue {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await;
         let result = login.await;
-        let is_outage = match result.as_ref().map_err(VaultError::class) {
-            Err(FailureClass::Later { .. }) => true,
-            Ok(_) | Err(FailureClass::Token | FailureClass::Absent | FailureClass::Request) => false,
-        };
+        let is_outage = result.as_ref().is_err_and(Outage::is_outage);
         self.is_outage.store(is_outage, Ordering::Relaxed);
         result
     }

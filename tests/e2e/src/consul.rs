@@ -21,6 +21,9 @@ use crate::environment;
 /// The management token with [`Access::Denied`].
 pub const TOKEN: &str = "6c1e1f1a-0d0c-4c7e-9a6e-2f0c3b8f5d11";
 
+/// The auth method of [`Consul::trust`].
+const METHOD: &str = "nomad-workloads";
+
 /// Consul's default policy for anonymous callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -122,6 +125,50 @@ impl Consul {
         let made = self.put("/v1/acl/token", &json!({ "Policies": [{ "Name": name }] }).to_string()).json();
         let text = |key: &str| made[key].as_str().expect("a token").to_owned();
         (text("AccessorID"), text("SecretID"))
+    }
+
+    /// Accepts the identities of the agent whose API is at this address: tasks may read keys, services register themselves.
+    ///
+    /// # Panics
+    /// If Consul refuses.
+    pub fn trust(&self, api: &str) {
+        let mappings = ["nomad_job_id", "nomad_namespace", "nomad_service", "nomad_task"];
+        let mappings: serde_json::Map<String, Value> =
+            mappings.into_iter().map(|claim| (claim.to_owned(), claim.into())).collect();
+        let method = json!({
+            "Name": METHOD, "Type": "jwt", "Config": {
+                "JWKSURL": format!("http://{api}/.well-known/jwks.json"), "JWTSupportedAlgs": ["RS256"],
+                "BoundAudiences": ["consul.io"], "ClaimMappings": mappings,
+            },
+        });
+        self.put("/v1/acl/auth-method", &method.to_string());
+        let rules = r#"key_prefix "" { policy = "read" } service_prefix "" { policy = "read" }"#;
+        self.put("/v1/acl/policy", &json!({ "Name": "tasks", "Rules": rules }).to_string());
+        self.put("/v1/acl/role", &json!({ "Name": "tasks", "Policies": [{ "Name": "tasks" }] }).to_string());
+        for (selector, kind, name) in [
+            (r#""nomad_service" in value"#, "service", "${value.nomad_service}"),
+            (r#""nomad_service" not in value"#, "role", "tasks"),
+        ] {
+            let rule =
+                json!({ "AuthMethod": METHOD, "Selector": selector, "BindType": kind, "BindName": name });
+            self.put("/v1/acl/binding-rule", &rule.to_string());
+        }
+    }
+
+    /// Returns the tokens that log-ins have made.
+    ///
+    /// # Panics
+    /// If Consul does not answer.
+    pub fn logins(&self) -> Vec<Value> {
+        let answer = self.get(&format!("/v1/acl/tokens?authmethod={METHOD}")).expect("a response of Consul");
+        answer.json().as_array().cloned().unwrap_or_default()
+    }
+
+    /// Returns the accessor of a token; `None` if there is no such token.
+    pub fn accessor(&self, token: &str) -> Option<String> {
+        let peer = Peer::Port(self.ports[0]);
+        let answer = http::request(&peer, "GET", "/v1/acl/token/self", &[("X-Consul-Token", token)], "")?;
+        (answer.status == 200).then(|| answer.json()["AccessorID"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Revokes a token.

@@ -189,6 +189,9 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
         };
         tasks[0].vault = Some(VaultAccess { change_mode, ..fixture::vault_access() });
     }
+    if rng.one_in(4) {
+        tasks[0].consul = Some(ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER));
+    }
     for (name, lifecycle) in [
         ("pre", Lifecycle::Prestart),
         ("side", Lifecycle::PrestartSidecar),

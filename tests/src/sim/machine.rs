@@ -23,7 +23,7 @@ use herdlet_plan::{
     time::{Deadline, Now},
 };
 
-use self::tokens::{VaultTokens, renew_in};
+use self::tokens::{LoginTokens, renew_in};
 use super::{jobs::checks_of, networks::Networks, probe::Probes, templates::Templates};
 
 /// A real object that an operation creates or removes.
@@ -128,7 +128,9 @@ pub struct Machine {
     /// The parts that only tests have.
     pub probes: Probes,
     /// Tokens of Vault.
-    pub vault: VaultTokens,
+    pub vault: LoginTokens,
+    /// Tokens of Consul.
+    pub consul: LoginTokens,
     /// Templates of tasks, and their data.
     pub templates: Templates,
     /// Networks of allocations.
@@ -248,7 +250,7 @@ impl Machine {
             self.robbed.insert(*alloc);
         }
         let lost = self.remove(gone);
-        lost.iter().for_each(|thing| self.vault.lose(thing));
+        self.lose_tokens(&lost);
         self.vanished.extend(lost);
     }
 
@@ -319,9 +321,10 @@ impl Machine {
         self.living.clear();
         self.tokens.clear();
         self.vault.reboot();
+        self.consul.reboot();
         self.networks.reboot();
         self.catalogue_down_until = 0;
-        self.things.retain(|thing| !thing.consists_of(Medium::Mounts) && !tokens::is_of_vault(thing));
+        self.things.retain(|thing| !thing.consists_of(Medium::Mounts) && !tokens::is_of_login(thing));
         self.crash(0);
         self.late_until = 0;
     }
@@ -386,7 +389,9 @@ impl Machine {
                 let why = "the allocation directory is missing".to_owned();
                 Outcome::Failed { class: FailureClass::Retry, why }
             }
-            Verb::Up if matches!(part, Part::Task(_, TaskPart::Vault)) => self.get_token(now, alloc.id, part),
+            Verb::Up if matches!(part, Part::Task(_, TaskPart::Vault | TaskPart::Consul)) => {
+                self.get_token(now, alloc.id, part)
+            }
             Verb::Up if matches!(part, Part::Task(_, TaskPart::Templates)) => {
                 return self.render(now, alloc, part, action);
             }
@@ -434,7 +439,7 @@ impl Machine {
                     self.things.retain(|thing| !ours(thing));
                 }
                 self.things.remove(&thing);
-                self.vault.forget(alloc.id, part);
+                self.forget_token(alloc.id, part);
                 if part == Part::Network {
                     self.networks.remove(alloc.id);
                 }
@@ -448,8 +453,8 @@ impl Machine {
                     let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
                     Outcome::Present(Some(Facts::renewed_at(renew_at)))
                 }
-                (true, Part::Task(_, TaskPart::Vault)) => {
-                    Outcome::Present(self.vault.inspect(alloc.id, part))
+                (true, Part::Task(_, TaskPart::Vault | TaskPart::Consul)) => {
+                    Outcome::Present(self.inspect_token(alloc.id, part))
                 }
                 (true, Part::Task(index, own)) => {
                     Outcome::Present(self.probes.inspect((alloc.id, index), own))
@@ -488,7 +493,7 @@ pub fn runs_checks(part: Part) -> bool {
 
 /// Tokens are on a file system of their own.
 fn is_token(part: Part) -> bool {
-    matches!(part, Part::Task(_, TaskPart::Identity | TaskPart::Vault))
+    matches!(part, Part::Task(_, TaskPart::Identity | TaskPart::Vault | TaskPart::Consul))
 }
 
 /// The group and task of an allocation.

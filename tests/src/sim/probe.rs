@@ -60,6 +60,7 @@ impl Probes {
             TaskPart::Dir
             | TaskPart::Identity
             | TaskPart::Vault
+            | TaskPart::Consul
             | TaskPart::Secrets
             | TaskPart::Artifacts
             | TaskPart::Mounts

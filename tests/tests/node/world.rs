@@ -113,6 +113,7 @@ impl World {
             secrets_plugins: path.join("common_plugins/secrets"),
             templates: herdlet_config::template::Template::default(),
             network: herdlet_config::network::Network::default(),
+            consul_logins: Default::default(),
             vault: Default::default(),
             notes: Arc::new(|_| {}),
         };

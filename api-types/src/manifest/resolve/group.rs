@@ -51,7 +51,11 @@ pub(super) fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
     let default = default_restart(outer.kind);
     let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.fields.over(&default));
     let names = Names { job: outer.job, group: &name, task: None };
-    let of_group = OfGroup { restart: &restart, vault: spec.vault.as_ref().or(outer.vault) };
+    let of_group = OfGroup {
+        restart: &restart,
+        vault: spec.vault.as_ref().or(outer.vault),
+        consul: spec.consul.as_ref(),
+    };
     Group {
         count,
         scaling: spec.scaling.as_ref().map(|scaling| scaling.of(count)),

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     Duration,
-    job::{self, DependencyCondition, PortRequest, RestartPolicy, Task},
+    job::{self, ConsulAccess, DependencyCondition, PortRequest, RestartPolicy, Task},
     manifest::{
-        self, Dependency, Hook, Lifecycle, TaskSpec, Vault,
+        self, Consul, Dependency, Hook, Lifecycle, TaskSpec, Vault,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         strings,
     },
@@ -41,6 +41,8 @@ pub(super) struct OfGroup<'a> {
     pub(super) restart: &'a RestartPolicy,
     /// For tasks without a block of their own; as in Nomad, blocks are not merged.
     pub(super) vault: Option<&'a Vault>,
+    /// Likewise.
+    pub(super) consul: Option<&'a Consul>,
 }
 
 pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -> Task {
@@ -65,6 +67,7 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -
         templates: spec.templates.iter().flatten().map(manifest::Template::to_template).collect(),
         secrets: spec.secrets.iter().flatten().map(manifest::Secret::to_secret).collect(),
         vault: spec.vault.as_ref().or(outer.vault).map(Vault::to_access),
+        consul: to_consul(spec, outer.consul),
         dispatch_payload: spec
             .dispatch_payload
             .as_ref()
@@ -81,6 +84,16 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -
         affinities: to_affinities(spec.affinities.as_deref()),
         name,
     }
+}
+
+/// The Consul of a task: of its block, or of the identity that it logs in with.
+fn to_consul(spec: &TaskSpec, of_group: Option<&Consul>) -> Option<ConsulAccess> {
+    let of_identity = || {
+        let names = spec.identities.iter().flatten().filter_map(|identity| identity.name.as_deref());
+        let mut clusters = names.filter_map(|name| name.strip_prefix(ConsulAccess::IDENTITY_PREFIX));
+        clusters.next().map(ConsulAccess::of_cluster)
+    };
+    spec.consul.as_ref().or(of_group).map(Consul::to_access).or_else(of_identity)
 }
 
 /// The ports of a task. As in Nomad, the task listens on the host port.

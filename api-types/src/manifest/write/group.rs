@@ -43,6 +43,7 @@ pub(super) fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         ),
         services: from_services(&group.services, &names),
         vault: None,
+        consul: None,
         tasks: Some(tasks.collect()),
         shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
         max_run_duration: group.max_run_duration.map(Span),

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use herdlet_api_types::volume::Volume;
-use herdlet_config::{artifact::Limits, network::Network, template::Template, vault::VaultServer};
+use herdlet_config::{
+    artifact::Limits, consul::ConsulLogins, network::Network, template::Template, vault::VaultServer,
+};
 use herdlet_plan::{context::Settings, env::NodeFacts, identity_claims::Issuer};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_variables::Variables;
@@ -22,6 +24,8 @@ pub struct Parts {
     pub volumes: Vec<Volume>,
     /// The address of the Consul agent.
     pub consul: ConsulConfig,
+    /// How tasks and services log in there.
+    pub consul_logins: ConsulLogins,
     /// Above this pressure in percent, starts of lower priority wait.
     pub start_pressure_limit: u8,
     /// Users who may enter the directories of every allocation.

@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use herdlet_api_types::Duration as Span;
+use herdlet_api_types::{Duration as Span, job::ConsulAccess};
 use herdlet_config::template::Template;
 use herdlet_plan::{
     event::Event,
     op::{Part, TaskPart},
 };
-use herdlet_render::{
-    ConsulAccess, ConsulData, ConsulRegion, Consumer, DataChange, Following, Region, Settings, Wait,
-};
+use herdlet_render::{ConsulData, ConsulRegion, Consumer, DataChange, Following, Region, Settings, Wait};
 use herdlet_runtime::Inbox;
 use herdlet_services::catalog::{ConsulConfig, ConsulError, ConsulReader};
 use tokio::sync::mpsc;
@@ -46,7 +44,7 @@ pub(super) fn settings(config: Template) -> Settings {
 pub(super) fn consuls(config: &ConsulConfig) -> Result<BTreeMap<String, Arc<dyn Region>>, ConsulError> {
     let data = ConsulData::new(ConsulReader::new(config)?, config.namespace().to_owned());
     let region: Arc<dyn Region> = Arc::new(ConsulRegion(Arc::new(data)));
-    Ok([(ConsulAccess::DEFAULT.to_owned(), region)].into())
+    Ok([(ConsulAccess::DEFAULT_CLUSTER.to_owned(), region)].into())
 }
 
 /// Passes on which tasks have templates with new data.

@@ -11,7 +11,7 @@ use herdlet_plan::{
 use herdlet_storage::artifact::{self, ArtifactError, Recipient, Resolved, Verdict};
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, places, retry, secrets, vault};
+use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, logins, places, retry, secrets};
 
 /// Fetches a task's artifacts, or inspects whether they are fetched. They are removed with the task's directory.
 pub async fn artifacts(
@@ -69,7 +69,7 @@ pub async fn artifacts(
 async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
     Ok(TaskVariables {
         tokens: places::env_tokens(context, workload).await?,
-        vault: vault::variables(context, workload).await?,
+        logins: logins::variables(context, workload).await?,
         secrets: secrets::values(context, workload).await?,
         ..TaskVariables::default()
     })

@@ -18,8 +18,8 @@ use super::{Context, Workload};
 pub struct TaskVariables {
     /// Tokens by name of their identity.
     pub tokens: Variables,
-    /// `VAULT_TOKEN` and the like.
-    pub vault: Variables,
+    /// Tokens of Vault and Consul, such as `VAULT_TOKEN`.
+    pub logins: Variables,
     /// Those of its templates.
     pub templates: Variables,
     /// Values of its `secret` blocks, for `${…}`.
@@ -89,7 +89,7 @@ impl Context {
             api_socket: Some(places.api_socket),
             host_env,
             tokens: &own.tokens,
-            vault: &own.vault,
+            logins: &own.logins,
             template_env: &own.templates,
             secrets: &own.secrets,
             cgroup_parent: self.cgroup_parent.as_deref(),

@@ -1,4 +1,5 @@
-//! Identities of tasks that servers sign on request (1.7 and later): all but the default one, which comes with the allocation.
+//! Identities of tasks and services that servers sign on request (1.7 and later): all but the default one, which comes with the
+//! allocation.
 //!
 //! In: a task's `identities`, and a [`Cluster`]. Out: tokens, stored for the next agent ([`crate::server_tokens`]). After half of
 //! a token's lifetime a new one is requested; the planner decides how that affects the task.
@@ -13,6 +14,7 @@ use herdlet_base::{clock, observation::Class};
 use herdlet_nomad::wire::Secret;
 use herdlet_runtime::off_thread;
 use herdlet_storage::identity::{SignedToken, Token};
+use herdlet_vault::secret::SecretText;
 
 use super::{Context, Refusal};
 use crate::server_tokens::{Identities, KeptIdentity, ServerTokens};
@@ -41,17 +43,40 @@ pub struct DeriveRequest {
     pub task: String,
 }
 
-/// A request to sign identities of one task.
+/// A request to sign identities of one task or service.
 #[derive(Debug, Clone)]
 pub struct SignRequest {
     /// The allocation.
     pub alloc: AllocId,
     /// The allocation's create index on the servers.
     pub create_index: u64,
-    /// The task.
-    pub task: String,
+    /// Whose identities they are.
+    pub workload: SignedWorkload,
     /// Names of the identities.
     pub identities: Vec<String>,
+}
+
+/// Who has identities, in the terms of servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SignedWorkload {
+    /// A task.
+    Task(String),
+    /// A service, before and after its variables are replaced.
+    Service {
+        /// Its name in the job.
+        spec_name: String,
+        /// Its name in the catalogue.
+        name: String,
+    },
+}
+
+impl SignedWorkload {
+    /// The name by which servers know it.
+    pub fn identifier(&self) -> &str {
+        match self {
+            Self::Task(name) | Self::Service { spec_name: name, .. } => name,
+        }
+    }
 }
 
 /// An identity that servers have signed.
@@ -89,7 +114,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
     let request = SignRequest {
         alloc: alloc.id,
         create_index: server.create_index,
-        task: task.name.clone(),
+        workload: SignedWorkload::Task(task.name.clone()),
         identities: wanted.clone(),
     };
     for SignedIdentity { name, token, renew_at } in cluster.sign(request).await? {
@@ -105,6 +130,34 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
     let (id, task) = (alloc.id, task.name.clone());
     let written = off_thread(move || tokens.keep_identities(id, &task, &kept)).await;
     written.map_err(io::Error::other).flatten().map_err(|error| keeping(&error))
+}
+
+/// Has servers sign the identity of a service, with its name in the job and its name in the catalogue. The identity is for one log-in,
+/// and is not kept.
+///
+/// # Errors
+/// Why it is not signed.
+pub(super) async fn sign_service(
+    context: &Arc<Context>,
+    alloc: &Allocation,
+    (spec_name, name): (&str, &str),
+    identity: &str,
+) -> Result<SecretText, Refusal> {
+    let retry = |why: &str| Refusal { class: Class::Retry, why: why.to_owned() };
+    let cluster = context.cluster.get();
+    let cluster = cluster.ok_or_else(|| retry("ask servers for an identity: no cluster joined"))?;
+    let request = SignRequest {
+        alloc: alloc.id,
+        create_index: alloc.server.as_ref().map_or(0, |server| server.create_index),
+        workload: SignedWorkload::Service { spec_name: spec_name.to_owned(), name: name.to_owned() },
+        identities: vec![identity.to_owned()],
+    };
+    let signed = cluster.sign(request).await?;
+    let found = signed.into_iter().find(|one| one.name == identity);
+    let found = found.ok_or_else(|| {
+        retry("get the identity of a service from servers: their response does not contain it")
+    })?;
+    Ok(SecretText::new(found.token.reveal().to_owned()))
 }
 
 fn keeping(error: &io::Error) -> Refusal {

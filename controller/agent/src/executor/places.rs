@@ -24,7 +24,7 @@ use herdlet_plan::{
     action::{MountSource, Outcome},
     env::Variables,
     facts::Facts,
-    identity_claims::{Claims, Grant},
+    identity_claims::{Claims, Grant, Holder},
     time::Deadline,
 };
 use herdlet_storage::{
@@ -339,7 +339,7 @@ fn token_spec(
     let token_id = uuid::Uuid::new_v4().to_string();
     let claims = Claims::new(&Grant {
         alloc,
-        task,
+        holder: Holder::Task(task),
         identity,
         issued_at,
         token_id: &token_id,

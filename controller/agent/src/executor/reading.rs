@@ -3,11 +3,9 @@
 use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
 
 use herdlet_base::{artifact::destination::Dirs, observation::Class};
-use herdlet_render::{
-    Access, AccessToken, ConsulAccess, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights,
-};
+use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights};
 
-use crate::executor::{Context, Refusal, Workload};
+use crate::executor::{Context, Refusal, Workload, consul};
 
 /// Data that appears without an event, such as a file, is looked for in this period.
 const MISSING_FILE_PERIOD: Duration = Duration::from_secs(2);
@@ -35,7 +33,7 @@ pub(super) async fn reading(
             task: task.name.clone(),
             alloc: alloc.id.to_string(),
             access: access(context, workload).await?,
-            consul: ConsulAccess { cluster: ConsulAccess::DEFAULT.to_owned(), ..ConsulAccess::default() },
+            consul: consul::rights(context, workload).await?,
         },
         vault: VaultRights::Absent,
         templates: Vec::new(),

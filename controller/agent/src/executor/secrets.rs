@@ -18,7 +18,9 @@ use herdlet_render::{
 use tokio_util::sync::CancellationToken;
 
 use super::reading::{awaited, dirs, on_files, reading};
-use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, failed, places, retry, vault};
+use crate::executor::{
+    Context, PlaceVerb, Refusal, TaskVariables, Workload, failed, logins, places, retry, vault,
+};
 
 /// Fetches a task's secrets, or inspects whether they are there. They are removed with the task's directory.
 pub async fn secrets(
@@ -79,8 +81,8 @@ async fn fetch(
     if task.secrets.iter().any(Secret::is_of_plugin) {
         // A plugin may need the values of variables, but not those of other plugins.
         let tokens = places::env_tokens(context, workload).await?;
-        let vault = vault::variables(context, workload).await?;
-        let own = TaskVariables { tokens, vault, secrets: found.values.clone(), ..TaskVariables::default() };
+        let logins = logins::variables(context, workload).await?;
+        let own = TaskVariables { tokens, logins, secrets: found.values.clone(), ..TaskVariables::default() };
         let env = context.task_env(workload, &own);
         for secret in task.secrets.iter().filter(|secret| secret.is_of_plugin()) {
             let request = PluginRequest {

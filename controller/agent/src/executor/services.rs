@@ -3,6 +3,9 @@
 //! Every operation resolves the services of an allocation's group or task again. They are functions of the spec, so a
 //! deregistration needs no record of what was registered.
 
+mod operations;
+mod tokens;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
@@ -34,10 +37,12 @@ use herdlet_services::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::{operations::carry_out, tokens::Specs};
 use crate::{
     executor::{Context, PlaceVerb, TaskVariables, Workload, retry, templates},
     planner::Input,
     publish::ReadModel,
+    service_tokens::ServiceTokens,
 };
 
 /// Capacity for results that the loop has not taken yet; when it is full, checks wait, so that no result is lost.
@@ -58,6 +63,7 @@ pub struct ServiceFeeds {
     events: mpsc::Receiver<CatalogEvent>,
     sender: mpsc::Sender<CatalogEvent>,
     consul: Arc<Consul>,
+    tokens: Arc<ServiceTokens>,
 }
 
 impl Services {
@@ -69,6 +75,7 @@ impl Services {
         instance: InstanceId,
         consul: &ConsulConfig,
         scripts: Arc<dyn Scripts>,
+        tokens: Arc<ServiceTokens>,
     ) -> anyhow::Result<(Self, ServiceFeeds)> {
         let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
@@ -76,7 +83,7 @@ impl Services {
         let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
         let built_in = Arc::new(BuiltIn::new(sender.clone()));
         let catalogs = Catalogs { built_in, consul: Arc::clone(&consul) };
-        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consul }))
+        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consul, tokens }))
     }
 }
 
@@ -98,6 +105,10 @@ impl ServiceFeeds {
                         Event::Drift { alloc: owner.alloc, part, by: Noticed::Event }
                     }
                 },
+                owner = self.tokens.due_owner() => {
+                    let Some(part) = services_part(&owner, &model) else { continue };
+                    Event::Drift { alloc: owner.alloc, part, by: Noticed::Event }
+                }
                 () = &mut watch => return,
             };
             if inbox.send(Input::Event(event)).await.is_err() {
@@ -115,7 +126,8 @@ pub async fn group_services(
     verb: PlaceVerb,
 ) -> Outcome {
     let (owner, resolved) = of_group(context, alloc, network);
-    carry_out(context, &owner, resolved, verb).await
+    let specs = resolved.specs(alloc, None);
+    carry_out(context, (alloc, &owner), (&resolved, &specs), verb).await
 }
 
 /// A task's services.
@@ -123,7 +135,8 @@ pub async fn task_services(context: &Arc<Context>, attempted: &Attempted, verb: 
     let Some((owner, resolved)) = of_attempt(context, attempted).await else {
         return retry("find the task".to_owned());
     };
-    carry_out(context, &owner, resolved, verb).await
+    let specs = resolved.specs(&attempted.task.alloc, attempted.task.task());
+    carry_out(context, (&attempted.task.alloc, &owner), (&resolved, &specs), verb).await
 }
 
 /// Fills the built-in catalogue with the entries it had under the earlier agent, so that clients find running services from the
@@ -275,6 +288,17 @@ struct Resolved {
     ids: Vec<String>,
 }
 
+impl Resolved {
+    /// The services of the group or of a task, by their ids.
+    fn specs<'s>(&self, alloc: &'s Allocation, task: Option<&'s Task>) -> Specs<'s> {
+        let services = match task {
+            Some(task) => task.services.as_slice(),
+            None => alloc.group().map_or(&[][..], |group| &group.services),
+        };
+        self.ids.iter().cloned().zip(services).collect()
+    }
+}
+
 fn of_group(
     context: &Context,
     alloc: &Allocation,
@@ -348,31 +372,6 @@ fn resolved(context: &Context, workload: &registration::Workload<'_>) -> Resolve
         }
     }
     resolved
-}
-
-async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, verb: PlaceVerb) -> Outcome {
-    let catalogs = &context.services.catalogs;
-    let Resolved { registrations, broken, .. } = resolved;
-    match verb {
-        PlaceVerb::Up => match (catalogs.up(owner, &registrations).await, broken.is_empty()) {
-            (Ok(()), true) if registrations.iter().any(|one| one.provider == Provider::Consul) => {
-                checking(&registrations)
-            }
-            (Ok(()), true) => Outcome::Done(None),
-            (Ok(()), false) => retry(broken.join("; ")),
-            (Err(error), _) => refused(&error),
-        },
-        PlaceVerb::Down => match catalogs.down(owner, &registrations).await {
-            Ok(()) => Outcome::Done(None),
-            Err(error) => refused(&error),
-        },
-        PlaceVerb::Inspect => match catalogs.inspect(owner, &registrations).await {
-            Ok(Observation::Present) => Outcome::Present(None),
-            Ok(Observation::Absent) => Outcome::Absent,
-            Ok(Observation::Foreign { why } | Observation::Lost { why }) => Outcome::Foreign { why },
-            Err(error) => refused(&error),
-        },
-    }
 }
 
 /// Errors of catalogues are always retried: registrations never fail a task.

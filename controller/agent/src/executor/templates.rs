@@ -32,7 +32,8 @@ use tokio_util::sync::CancellationToken;
 use super::reading::{awaited, dirs, on_files, reading, span};
 use crate::{
     executor::{
-        Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets, vault,
+        Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, logins, places, retry,
+        secrets, vault,
     },
     present,
 };
@@ -186,7 +187,7 @@ pub async fn environment_of_attempt(
     let own = on_files("read the task's variables", move || of_attempt(&shared, &task)).await?;
     Ok(TaskVariables {
         tokens: places::env_tokens(context, workload).await?,
-        vault: vault::variables(context, workload).await?,
+        logins: logins::variables(context, workload).await?,
         ..own
     })
 }
@@ -198,7 +199,7 @@ pub async fn environment_of_attempt(
 pub async fn environment(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
     Ok(TaskVariables {
         tokens: places::env_tokens(context, workload).await?,
-        vault: vault::variables(context, workload).await?,
+        logins: logins::variables(context, workload).await?,
         templates: variables(context, workload).await?,
         secrets: secrets::values(context, workload).await?,
     })
@@ -214,7 +215,7 @@ async fn prepared(
     // A template does not see the variables that templates make.
     let variables = TaskVariables {
         tokens: places::env_tokens(context, workload).await?,
-        vault: vault::variables(context, workload).await?,
+        logins: logins::variables(context, workload).await?,
         templates: Variables::new(),
         secrets: secrets::values(context, workload).await?,
     };

@@ -36,12 +36,13 @@ use super::{
     reading::{on_files, span as length},
 };
 use crate::{
-    executor::{Context, PlaceVerb, Refusal, Workload},
-    present,
-    vault::{
-        AUDIT, Server, TaskKey, boot_now,
-        held::{HeldToken, TokenFiles},
+    executor::{
+        Context, PlaceVerb, Refusal, Workload,
+        token_audit::{TokenAudit, TokenHolder},
     },
+    held_token::{HeldToken, OF_VAULT, TaskFile, TokenFiles, TokenPlace},
+    present,
+    vault::{Server, TaskKey, boot_now},
 };
 
 /// A task whose Vault is not in the config asks again in this period; a restart with another config comes first.
@@ -91,13 +92,13 @@ pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Va
 
 async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
     let access = access_of(workload)?.clone();
-    let Some(held) = read(context, workload).await?.filter(|held| held.is_of(&access)) else {
+    let Some(held) = read(context, workload).await?.filter(|held| held.place == place_of(&access)) else {
         return Ok(Outcome::Absent);
     };
     let facts = facts(&held, &access);
     context.vaults.note(key(workload), held.lease.failing_since_ns(boot_now()));
     let files = files(context, workload);
-    let seen = on_files("inspect the token of Vault", move || files.inspect(&held, &access)).await?;
+    let seen = on_files("inspect the token of Vault", move || files.inspect(&held, file_of(&access))).await?;
     Ok(match seen {
         Observation::Present => Outcome::Present(Some(facts)),
         Observation::Absent => Outcome::Absent,
@@ -112,7 +113,7 @@ async fn ensure(
     cancelled: &CancellationToken,
 ) -> Result<Outcome, Refusal> {
     let access = access_of(workload)?;
-    let held = read(context, workload).await?.filter(|held| held.is_of(access));
+    let held = read(context, workload).await?.filter(|held| held.place == place_of(access));
     let last = held.as_ref().map(|held| held.id);
     let held = held.map(|held| if context.vaults.is_revoked(held.id) { held.lost() } else { held });
     let Some(server) = context.vaults.server(&access.cluster) else {
@@ -147,7 +148,7 @@ async fn ensure(
         held = work => held.map_err(|failure: Failure| failure.refusal)?,
     };
     let (kept, of_job) = (held.clone(), access.clone());
-    on_files("keep the token of Vault", move || files.write(&kept, &of_job)).await?;
+    on_files("keep the token of Vault", move || files.write(&kept, file_of(&of_job))).await?;
     // What is kept shows now that it was revoked.
     last.into_iter().for_each(|last| context.vaults.forget_revoked(last));
     if last.is_some_and(|last| last != held.id) {
@@ -203,8 +204,8 @@ async fn revoke_token(
         let (doing, why) = ("revoke the token".to_owned(), "no answer in time".to_owned());
         Err(VaultError::Unreachable { doing, address: format!("Vault `{}`", access.cluster), why })
     });
-    let audit = Audit { workload, operation: "revoke", cluster: &access.cluster, accessor: &held.accessor };
-    audit.end(result.as_ref().err().map(VaultError::to_string).as_deref());
+    audit(workload, "revoke", &held.accessor)
+        .end(result.as_ref().err().map(VaultError::to_string).as_deref());
     result
 }
 
@@ -249,13 +250,9 @@ impl Session<'_> {
     async fn renew(&self, held: &HeldToken) -> Result<LeaseTerms, VaultError> {
         let result = self.client.renew_token(&held.token(), None).await;
         if let Err(error) = &result {
-            self.audit("renew", &held.accessor).end(Some(&error.to_string()));
+            audit(self.workload, "renew", &held.accessor).end(Some(&error.to_string()));
         }
         result
-    }
-
-    fn audit<'s>(&'s self, operation: &'static str, accessor: &'s str) -> Audit<'s> {
-        Audit { workload: self.workload, operation, cluster: &self.access.cluster, accessor }
     }
 }
 
@@ -263,27 +260,25 @@ fn no_answer(doing: &str) -> (LeaseFailure, String) {
     (LeaseFailure::Later { retry_after: None }, format!("{doing}: no answer in time"))
 }
 
-/// One line of the audit.
-struct Audit<'a> {
-    workload: &'a Workload,
-    operation: &'static str,
-    cluster: &'a str,
-    accessor: &'a str,
+fn audit<'a>(workload: &'a Workload, operation: &'static str, accessor: &'a str) -> TokenAudit<'a> {
+    let task = workload.task();
+    TokenAudit {
+        system: "Vault",
+        alloc: workload.alloc.id,
+        holder: TokenHolder::Task(task.map_or("", |task| task.name.as_str())),
+        operation,
+        cluster: task.and_then(|task| task.vault.as_ref()).map_or("", |access| access.cluster.as_str()),
+        accessor,
+    }
 }
 
-impl Audit<'_> {
-    fn end(self, failure: Option<&str>) {
-        let Self { workload, operation, cluster, accessor } = self;
-        let (alloc, task) = (workload.alloc.id, workload.task().map_or("", |task| task.name.as_str()));
-        match failure {
-            None => {
-                tracing::info!(target: AUDIT, %alloc, task, operation, cluster, accessor, result = "ok", "token of Vault")
-            }
-            Some(why) => {
-                tracing::info!(target: AUDIT, %alloc, task, operation, cluster, accessor, result = "failed", why, "token of Vault");
-            }
-        }
-    }
+fn place_of(access: &VaultAccess) -> TokenPlace {
+    let VaultAccess { cluster, namespace, .. } = access;
+    TokenPlace { cluster: cluster.clone(), namespace: namespace.clone(), partition: None }
+}
+
+fn file_of(access: &VaultAccess) -> TaskFile {
+    if access.disable_file { TaskFile::Disabled } else { TaskFile::Written }
 }
 
 fn access_of(workload: &Workload) -> Result<&VaultAccess, Refusal> {
@@ -300,7 +295,7 @@ fn files(context: &Context, workload: &Workload) -> TokenFiles {
     let task = workload.task();
     let name = task.map_or("", |task| task.name.as_str());
     let dir = TaskDir::new(context.paths.task(&workload.alloc.id, name), context.privileges);
-    TokenFiles { dir, access: task.map_or(FileAccess::Owner(None), file_access::widest) }
+    TokenFiles { names: &OF_VAULT, dir, access: task.map_or(FileAccess::Owner(None), file_access::widest) }
 }
 
 fn facts(held: &HeldToken, access: &VaultAccess) -> Arc<Facts> {

@@ -21,10 +21,11 @@ const JOB_SERIES_MAX: usize = 4_096;
 
 /// Everything that may drift: the planner's names for parts, and cgroups and records. The counters start at zero, so
 /// that a rate over them is correct from the first drift on.
-pub(super) const DRIFT_KINDS: [&str; 10] = [
+pub(super) const DRIFT_KINDS: [&str; 11] = [
     "alloc_dir",
     "cgroup",
     "check",
+    "consul",
     "identity",
     "mount",
     "process",

@@ -189,6 +189,8 @@ metrics! {
         "Time since the first of these tasks lost its data, or since the agent found it missing; 0 if there are none.";
     VAULT_LOGINS = Counter Number "vault_logins_total" ["result"]
         "Log-ins of tasks at Vault, by result (done, failed).";
+    CONSUL_LOGINS = Counter Number "consul_logins_total" ["result"]
+        "Log-ins of tasks and services at Consul, by result (done, failed).";
     VAULT_OUTDATED = Gauge Number "vault_tokens_outdated" []
         "Tasks that keep a token of Vault which can't be renewed now.";
     VAULT_OUTDATED_AGE = Gauge Seconds "vault_tokens_outdated_seconds" []

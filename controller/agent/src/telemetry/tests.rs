@@ -70,6 +70,7 @@ fn node_with(contact: Option<NodeContact>) -> Node {
             outdated: 3,
             outdated_for: Duration::from_secs(90),
         }),
+        consul_logins: Box::new(|| ConsulLoginFigures { logged_in: 5, failed: 6 }),
         vault: Box::new(|| VaultFigures {
             logged_in: 5,
             failed: 2,
@@ -510,6 +511,7 @@ fn drift_counters_exist_for_every_part() {
         TaskPart::Dir,
         TaskPart::Identity,
         TaskPart::Vault,
+        TaskPart::Consul,
         TaskPart::Mounts,
         TaskPart::Process,
         TaskPart::Services,

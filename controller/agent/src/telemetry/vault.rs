@@ -1,11 +1,11 @@
-//! Metrics of tokens of Vault.
+//! Metrics of tokens of Vault and Consul.
 //!
 //! In: figures of the agent's servers. Out: samples.
 
 use std::fmt;
 
 use super::{names, number, page::Page};
-use crate::vault::VaultFigures;
+use crate::{consul::ConsulLoginFigures, vault::VaultFigures};
 
 pub(super) fn write(page: &mut Page<'_>, figures: VaultFigures) -> fmt::Result {
     let VaultFigures { logged_in, failed, outdated, outdated_for } = figures;
@@ -13,4 +13,10 @@ pub(super) fn write(page: &mut Page<'_>, figures: VaultFigures) -> fmt::Result {
     page.counters(&names::VAULT_LOGINS, logins.map(|(result, count)| ([result], count)))?;
     page.gauges(&names::VAULT_OUTDATED, [([], number(u64::try_from(outdated).unwrap_or(u64::MAX)))])?;
     page.gauges(&names::VAULT_OUTDATED_AGE, [([], outdated_for.as_secs_f64())])
+}
+
+pub(super) fn write_consul(page: &mut Page<'_>, figures: ConsulLoginFigures) -> fmt::Result {
+    let ConsulLoginFigures { logged_in, failed } = figures;
+    let logins = [("done", logged_in), ("failed", failed)];
+    page.counters(&names::CONSUL_LOGINS, logins.map(|(result, count)| ([result], count)))
 }

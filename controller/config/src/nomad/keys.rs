@@ -282,16 +282,32 @@ pub(super) const CONSUL: Keys = &[
     ("server_rpc_check_name", Satisfied),
     ("server_serf_check_name", Satisfied),
     ("server_service_name", Unused),
-    ("service_auth_method", Unused),
-    ("service_identity", Unused),
+    ("service_auth_method", Field(Text, "consul.service_auth_method")),
+    ("service_identity", Block(CONSUL_SERVICE_IDENTITY)),
     ("share_ssl", Satisfied),
     ("ssl", Special(special::consul_ssl)),
     ("tags", Unused),
-    ("task_auth_method", Unused),
-    ("task_identity", Unused),
+    ("task_auth_method", Field(Text, "consul.task_auth_method")),
+    ("task_identity", Block(CONSUL_TASK_IDENTITY)),
     ("timeout", Unused),
     ("token", Field(Text, "consul.token")),
     ("verify_ssl", Field(Flag, "consul.verify_ssl")),
+];
+
+const CONSUL_SERVICE_IDENTITY: Keys = &[
+    ("aud", Field(Texts, "consul.service_identity.aud")),
+    ("env", Unused),
+    ("extra_claims", Unused),
+    ("file", Unused),
+    ("ttl", Field(Span, "consul.service_identity.ttl")),
+];
+
+const CONSUL_TASK_IDENTITY: Keys = &[
+    ("aud", Field(Texts, "consul.task_identity.aud")),
+    ("env", Unused),
+    ("extra_claims", Unused),
+    ("file", Unused),
+    ("ttl", Field(Span, "consul.task_identity.ttl")),
 ];
 
 /// Fields are below `vault.NAME`.

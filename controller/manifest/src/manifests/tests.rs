@@ -9,6 +9,7 @@ use crate::hcl::Variables;
 use crate::yaml::Problems;
 
 mod bad;
+mod consul;
 mod folders;
 mod hostile;
 mod networks;
@@ -58,7 +59,7 @@ fn examples_load_and_come_back() {
 fn examples_are_one_set() {
     let set = load(&[repository().join("manifests")], &Drivers::built_in(), &Variables::default())
         .unwrap_or_else(|all| panic!("{all}"));
-    assert_eq!((set.jobs.len(), set.volumes.len()), (28, 4));
+    assert_eq!((set.jobs.len(), set.volumes.len()), (29, 4));
 }
 
 #[test]

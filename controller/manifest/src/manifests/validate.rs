@@ -20,6 +20,7 @@ mod attributes;
 mod bounds;
 mod children;
 mod constraint;
+mod consul;
 mod depends;
 mod driver;
 mod identity;
@@ -124,6 +125,7 @@ pub(super) fn job_of_servers(
         let context = GroupContext { spec, group, trail, job, drivers, task: None };
         let tasks = trail.field("tasks");
         network::joined(&context, findings);
+        consul::of_group(&context, findings);
         for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
             task::of_servers(&context, spec, task, &tasks.item(index), findings);
         }
@@ -135,6 +137,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     let tasks = trail.field("tasks");
     policy::scaling(group, trail, findings);
     vault::block(spec.vault.as_ref(), trail, findings);
+    consul::of_group(context, findings);
     if spec.reschedule.is_some() {
         policy::reschedule(&group.reschedule, job.kind, &trail.field("reschedule"), findings);
     }

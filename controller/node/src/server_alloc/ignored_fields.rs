@@ -6,6 +6,7 @@
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/structs.go`, `nomad/structs/services.go`, `nomad/job_endpoint_hook_implicit_identities.go`.
 
+use herdlet_api_types::job::ConsulAccess;
 use serde_json::{Map, Value as Json, json};
 
 /// Fields of a job that only servers use, or that are read directly from the message.
@@ -110,10 +111,12 @@ pub(super) fn leave_out(group: &mut Map<String, Json>) {
     }
     maps(group, "Tasks").for_each(task);
     let uses_consul = uses_consul(group) | maps(group, "Tasks").any(uses_consul);
-    consul(group, uses_consul);
+    let gets_tokens = maps(group, "Tasks").any(gets_token);
+    consul(group, uses_consul || gets_tokens);
     maps(group, "Tasks").for_each(|task| {
-        consul_token(task);
-        consul(task, uses_consul);
+        if !gets_token(task) {
+            consul(task, uses_consul);
+        }
     });
 }
 
@@ -196,25 +199,21 @@ fn volumes(group: &mut Map<String, Json>) {
     }
 }
 
-/// Removes settings for Consul if no service uses it, or if they name the only one there is.
+/// Removes settings for Consul if nothing uses them, or if they name the only one there is.
 fn consul(owner: &mut Map<String, Json>, is_used: bool) {
     let Some(consul) = map(owner, "Consul") else { return };
-    consul.retain(|name, value| name == "Cluster" || *value != "default");
-    if !is_used && !consul.contains_key("Token") {
+    consul.retain(|_, value| *value != "default" && *value != "");
+    if !is_used || consul.is_empty() {
         owner.remove("Consul");
     }
 }
 
-/// A task that names a Consul cluster gets a token for it if servers sign an identity for that.
-fn consul_token(task: &mut Map<String, Json>) {
-    let is_of_consul = |identity: &mut Map<String, Json>| {
-        identity.get("Name").and_then(Json::as_str).is_some_and(|name| name.starts_with("consul_"))
-    };
-    let is_written = task.get("Consul").is_some_and(Json::is_object);
-    if is_written && maps(task, "Identities").any(is_of_consul) {
-        // Values other than the default are refused by name.
-        task.insert("Consul".into(), json!({ "Token": true }));
-    }
+/// Whether servers sign an identity of a task for Consul: then its block names the Consul that gives it a token.
+fn gets_token(task: &mut Map<String, Json>) -> bool {
+    maps(task, "Identities").any(|identity| {
+        let name = identity.get("Name").and_then(Json::as_str);
+        name.is_some_and(|name| name.starts_with(ConsulAccess::IDENTITY_PREFIX))
+    })
 }
 
 /// Whether any service has the provider `consul`.

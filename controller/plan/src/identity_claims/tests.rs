@@ -9,7 +9,7 @@ fn claims(identity: &Identity, issuer: &Issuer) -> serde_json::Value {
     let (alloc, task, node) = (fixture::alloc(), fixture::task(), fixture::node());
     let grant = Grant {
         alloc: &alloc,
-        task: &task,
+        holder: Holder::Task(&task),
         identity,
         issued_at: NOW,
         token_id: "an-id",
@@ -70,7 +70,7 @@ fn a_name_with_a_colon_is_one_part_of_the_subject() {
     let identity = fixture::identity("default", &[], None);
     let grant = Grant {
         alloc: &alloc,
-        task: &task,
+        holder: Holder::Task(&task),
         identity: &identity,
         issued_at: NOW,
         token_id: "x",
@@ -118,7 +118,7 @@ fn only_the_identity_for_vault_has_its_role_and_namespace() {
         let identity = fixture::identity(name, &["vault.io"], None);
         let grant = Grant {
             alloc: &alloc,
-            task: &task,
+            holder: Holder::Task(&task),
             identity: &identity,
             issued_at: NOW,
             token_id: "an-id",
@@ -129,4 +129,23 @@ fn only_the_identity_for_vault_has_its_role_and_namespace() {
         let found = claims.vault_role.zip(claims.vault_namespace).map(|(role, of)| role + " " + &of);
         assert_eq!(found.as_deref(), expected, "{name}");
     }
+}
+
+/// As in Nomad 1.7: binding rules of Consul name services.
+#[test]
+fn the_identity_of_a_service_names_the_service() {
+    let (alloc, node) = (fixture::alloc(), fixture::node());
+    let grant = Grant {
+        alloc: &alloc,
+        holder: Holder::Service("web"),
+        identity: &fixture::identity("consul-service_web-http", &["consul.io"], None),
+        issued_at: NOW,
+        token_id: "an-id",
+        issuer: &none(),
+        node: &node,
+    };
+    let claims = serde_json::to_value(Claims::new(&grant)).unwrap();
+    assert_eq!(claims["nomad_service"], "web");
+    assert_eq!(claims["sub"], "global:default:web:cache:web:consul-service_web-http");
+    assert!(claims.get("nomad_task").is_none());
 }

@@ -126,13 +126,22 @@ mod tests {
     #[test]
     fn sets_are_as_the_columns_say() {
         use TaskPart as P;
-        let kept =
-            [P::Dir, P::Identity, P::Vault, P::Mounts, P::Templates, P::ApiSocket, P::Probe, P::ProbeReader];
+        let kept = [
+            P::Dir,
+            P::Identity,
+            P::Vault,
+            P::Consul,
+            P::Mounts,
+            P::Templates,
+            P::ApiSocket,
+            P::Probe,
+            P::ProbeReader,
+        ];
         let mut before_start = kept.to_vec();
-        before_start.splice(3..3, [P::Secrets, P::Artifacts]);
+        before_start.splice(4..4, [P::Secrets, P::Artifacts]);
         assert_eq!(parts(BEFORE_START), before_start);
         assert_eq!(parts(KEPT), kept);
-        assert_eq!(parts(AFTER_PROCESS), [P::Vault, P::Mounts, P::ApiSocket, P::Probe]);
+        assert_eq!(parts(AFTER_PROCESS), [P::Vault, P::Consul, P::Mounts, P::ApiSocket, P::Probe]);
     }
 
     #[test]

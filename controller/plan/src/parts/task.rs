@@ -44,6 +44,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &DIR,
     &IDENTITY,
     &VAULT,
+    &CONSUL,
     &SECRETS,
     &ARTIFACTS,
     &MOUNTS,
@@ -59,7 +60,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &PRESTOP,
 ];
 
-const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 14 } else { 12 };
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 15 } else { 13 };
 
 impl TaskPart {
     /// Its row in the table.
@@ -68,6 +69,7 @@ impl TaskPart {
             Self::Dir => &DIR,
             Self::Identity => &IDENTITY,
             Self::Vault => &VAULT,
+            Self::Consul => &CONSUL,
             Self::Secrets => &SECRETS,
             Self::Artifacts => &ARTIFACTS,
             Self::Mounts => &MOUNTS,
@@ -154,6 +156,32 @@ const VAULT: TaskPartRow = TaskPartRow {
     },
 };
 
+const CONSUL: TaskPartRow = TaskPartRow {
+    part: TaskPart::Consul,
+    needed: |task| Need::when(task.consul.is_some()),
+    before_start: BeforeStart::Verify,
+    // A running task keeps the token that it has started with. As in Nomad, it is not notified of another one.
+    on_change: NOTHING,
+    row: PartRow {
+        name: "consul",
+        medium: Medium::Files,
+        // After a restart of the agent, the token is in its file, and nothing is issued.
+        trust: Trust::InspectFirst,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Keep,
+        // The task logs in with an identity.
+        reads: &[READS_IDENTITY],
+        memory: Memory::Inspected,
+        // The token is revoked.
+        down: Down::AfterProcess,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: fails_with("consul"),
+        timeout: Timeout { up: DOWNLOAD_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
+        words: Words { name: "Consul token", them: "it", up: "getting", down: "revoking" },
+    },
+};
+
 const SECRETS: TaskPartRow = TaskPartRow {
     part: TaskPart::Secrets,
     needed: |task| Need::when(!task.secrets.is_empty()),
@@ -168,7 +196,7 @@ const SECRETS: TaskPartRow = TaskPartRow {
         // The process has read them. They are fetched again only if a later start does not find them.
         while_running: WhileRunning::Leave,
         // A plugin may need the token of Vault.
-        reads: &[READS_IDENTITY, READS_VAULT],
+        reads: &[READS_IDENTITY, READS_VAULT, READS_CONSUL],
         memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::WhileStarting,
@@ -191,7 +219,11 @@ const ARTIFACTS: TaskPartRow = TaskPartRow {
         inside: Inside::TaskDir,
         while_running: WhileRunning::Leave,
         // Addresses and headers may have values of secrets, and variables with tokens.
-        reads: &[READS_VAULT, Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart }],
+        reads: &[
+            READS_VAULT,
+            READS_CONSUL,
+            Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
+        ],
         memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::WhileStarting,
@@ -239,6 +271,7 @@ const TEMPLATES: TaskPartRow = TaskPartRow {
         reads: &[
             READS_IDENTITY,
             READS_VAULT,
+            READS_CONSUL,
             Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Mounts), when: ReadWhen::AtStart },
             // A template can contain addresses of the network.
@@ -294,6 +327,7 @@ const PROCESS: TaskPartRow = TaskPartRow {
             Read { source: Source::Shared(Part::Network), when: ReadWhen::Confirmed },
             READS_IDENTITY,
             READS_VAULT,
+            READS_CONSUL,
             Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },
             // A start that is repeated by the next agent waits for its socket too.
@@ -352,6 +386,7 @@ const PRESTOP: TaskPartRow = TaskPartRow {
 };
 
 const READS_IDENTITY: Read = Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart };
+const READS_CONSUL: Read = Read { source: Source::Own(TaskPart::Consul), when: ReadWhen::AtStart };
 const READS_VAULT: Read = Read { source: Source::Own(TaskPart::Vault), when: ReadWhen::AtStart };
 
 /// The change does not concern a running task.

@@ -229,7 +229,9 @@ impl<'a> Sentence<'a> {
             PartState::Pending { on, since_ns, last, .. } => {
                 let last = match (last, part) {
                     (LastValue::Gone, _) => "",
-                    (LastValue::Kept, Part::Task(_, TaskPart::Vault)) => "the last token is kept: ",
+                    (LastValue::Kept, Part::Task(_, TaskPart::Vault | TaskPart::Consul)) => {
+                        "the last token is kept: "
+                    }
                     (LastValue::Kept, _) => "outdated, the last output is kept: ",
                 };
                 self.say(&name, format_args!("{last}waits for {on}"));

@@ -12,8 +12,13 @@ use herdlet_runtime::{BootClock, Clock as _};
 use herdlet_template::Render;
 use sha2::{Digest as _, Sha256};
 
-use super::{Answers, RenderError, Round, TaskTemplates, render_all, unix_now};
-use crate::{env_file, place::Place, record::Record};
+use super::{Answers, RenderError, Renderer, Round, TaskTemplates, render_all, unix_now};
+use crate::{
+    data::{Data, Origin},
+    env_file,
+    place::Place,
+    record::{Indexes, Record},
+};
 
 /// Names and values of all variables: `private`, of 1 MiB, holds those of the last start and of the last render, twice while
 /// they are replaced.
@@ -38,6 +43,19 @@ fn is_there(task: &TaskTemplates, (index, place): (usize, &Place), record: Optio
             place.read(&task.dirs).is_ok_and(|bytes| bytes.is_some_and(|bytes| revision(&bytes) == *last))
         }
         (Some(_), _) | (None, None) => place.exists(&task.dirs),
+    }
+}
+
+impl Renderer {
+    /// The indexes of the data of a Consul in these outputs.
+    pub(super) fn indexes(&self, task: &TaskTemplates, renders: &[Render]) -> Indexes {
+        let data = renders.iter().flat_map(|render| &render.used).map(|query| Data::of(query, &task.reader));
+        let of_consul = data.filter(|data| matches!(data.origin, Origin::Consul { .. }));
+        let index = |data: Data| {
+            let index = self.peers.with_data(&data)?.ok()?.index_of(&data)?;
+            Some((data.query.to_string(), index))
+        };
+        of_consul.filter_map(index).collect()
     }
 }
 
@@ -69,7 +87,8 @@ pub(super) fn write_all(
     };
     let env = variables(task, &outputs)?;
     let boot = Some(boot_id());
-    let record = Record { boot, rendered_at, env, started: last.started.clone(), ..Record::default() };
+    let (started, indexes) = (last.started.clone(), round.indexes.clone());
+    let record = Record { boot, rendered_at, env, started, indexes, ..Record::default() };
     let keeps_files = !task.before.is_empty() && !last.is_unfinished;
     if keeps_files {
         Record { boot, is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;

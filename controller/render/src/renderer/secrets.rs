@@ -11,6 +11,7 @@ use herdlet_template::{Answer, Query};
 use super::{Recheck, RenderError, Renderer, TaskTemplates, names, run};
 use crate::{
     data::Data,
+    record::Indexes,
     secrets::SecretValues,
     vault::{Upkeep, VaultSession, values},
     watches::{Consumer, Use, Wait},
@@ -46,7 +47,7 @@ impl Renderer {
         for secret in secrets.iter().filter(|secret| !secret.is_of_plugin()) {
             let query = query_of(secret);
             used.insert(Data::of(&query, &task.reader), Use::waiting(Wait::NONE));
-            match self.answer(&task, &query, &mut vault).await? {
+            match self.answer(&task, &query, (&mut vault, &Indexes::new())).await? {
                 Ok(Answer::Json(answer)) => {
                     let fields = values(&answer).into_iter();
                     found.values.extend(fields.map(|(key, value)| (secret.value_name(&key), value)));

@@ -13,7 +13,7 @@ use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
 use super::*;
 use crate::{
     secrets::SecretValues,
-    sources::{ConsulAccess, NodeNames},
+    sources::{ConsulRights, NodeNames},
     watches::Consumer,
 };
 
@@ -66,7 +66,7 @@ impl Bench {
             task: "t".to_owned(),
             alloc: "a".to_owned(),
             access: Access::Agent,
-            consul: ConsulAccess::default(),
+            consul: ConsulRights::default(),
         };
         let task = TaskTemplates {
             key: (AllocId::from_hash([1; 16]), 0, Consumer::Templates),

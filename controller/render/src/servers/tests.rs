@@ -147,7 +147,7 @@ impl World {
         let data = data(path);
         self.watches.add(task(number), &data, Wait::NONE);
         let token = AccessToken::new(&format!("token-{number}"));
-        let reader = ServerReader { key: task(number), task: "main", token: &token };
+        let reader = ServerReader { key: task(number), task: "main", token: &token, recalled: 0 };
         self.servers.read(&data, reader).await
     }
 
@@ -333,7 +333,7 @@ async fn more_data_than_queries_takes_turns() {
 async fn nothing_is_read_before_the_node_has_joined() {
     let servers = Servers::new(Peer::Servers, Following::default());
     let token = AccessToken::new("secret");
-    let reader = ServerReader { key: task(1), task: "main", token: &token };
+    let reader = ServerReader { key: task(1), task: "main", token: &token, recalled: 0 };
     let why = servers.read(&data("a"), reader).await.err().unwrap();
     assert!(why.contains("has not joined"), "{why}");
     assert!(!format!("{token:?}").contains("secret"));

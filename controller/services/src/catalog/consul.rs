@@ -13,10 +13,14 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use herdlet_api_types::{AllocId, InstanceId, UnixNanos, service::Registration};
+use herdlet_api_types::{
+    AllocId, InstanceId, UnixNanos,
+    service::{RegisteredCheck, Registration},
+};
 use herdlet_base::observation::{Class, Observation};
 use tokio::sync::Notify;
 
+mod acl;
 mod client;
 mod config;
 mod data;
@@ -32,6 +36,7 @@ mod results;
 mod tokens;
 mod watching;
 
+pub use acl::{AclError, ConsulLogin, ConsulToken};
 pub use config::{ConsulConfig, ConsulConfigError, Verification};
 pub use data::{DataError, DataRequest, DataResponse, path_of};
 pub use desired::ServiceCounts;
@@ -115,6 +120,13 @@ impl Consul {
     /// Whether services of `owner` should be there, or are not known to be removed.
     pub fn holds(&self, owner: &ServiceOwner) -> bool {
         self.held.holds(owner)
+    }
+
+    /// Sets the token of a log-in with which a service is registered, and the results of its checks are reported; without it,
+    /// the token of a file or of the agent. Sends no request.
+    pub fn set_token(&self, id: &str, checks: &[RegisteredCheck], token: Option<&str>) {
+        self.tokens.set(id, token);
+        checks.iter().for_each(|check| self.tokens.set(&check.id, token));
     }
 
     /// The number of services in each state; `is_known` tells which allocations exist.

@@ -211,7 +211,7 @@ impl TaskTokens<'_> {
             },
         };
         let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
-        if stat.is_some_and(|stat| self.access(token).is_exceeded_by(&stat)) {
+        if stat.is_some_and(|stat| self.access(token).is_exceeded_by(&stat, 0o600)) {
             return seen("is readable by others");
         }
         if lasting(&claims) != lasting(&token.claims) {

@@ -19,8 +19,8 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
-const TESTED: [&str; 28] = [
+/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs`, in `consul_tokens.rs` or in `containers`.
+const TESTED: [&str; 29] = [
     "artifact",
     "bridge",
     "bridge-docker",
@@ -28,6 +28,7 @@ const TESTED: [&str; 28] = [
     "check-restart",
     "cni",
     "consul-template",
+    "consul-token",
     "dispatch",
     "docker-web",
     "exec",

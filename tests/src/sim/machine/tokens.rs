@@ -1,9 +1,12 @@
-//! Tokens on the simulated machine: identities, and tokens of Vault with what processes know of them.
+//! Tokens on the simulated machine: identities, and tokens of Vault and Consul with what processes know of them.
 //!
-//! In: operations on the parts, starts and signals, outages. Out: facts. A lease of Vault is renewed at its half; each third
-//! time Vault gives another token instead. While Vault is down, no token is lost.
+//! In: operations on the parts, starts and signals, outages. Out: facts. A token is renewed, or verified, at the half of its
+//! lease; each third time there is another token instead. While Vault and Consul are down, no token is lost.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use herdlet_api_types::{
     AllocId, Duration,
@@ -21,9 +24,9 @@ use super::{Machine, Thing, spec_of};
 
 /// Half of a lease: long enough for a task that restarts to settle in between.
 const HALF: Duration = Duration::from_secs(3_600);
-/// The next try while Vault is down.
+/// The next try while Vault or Consul is down.
 const RETRY: Duration = Duration::from_secs(20);
-/// Renewals until Vault gives another token.
+/// Renewals until there is another token.
 const RENEWALS: u64 = 3;
 
 /// A task of an allocation.
@@ -36,16 +39,16 @@ struct TaskToken {
     renew_at: Deadline,
 }
 
-/// The tokens of Vault of all tasks.
+/// The tokens of Vault, or of Consul, of all tasks.
 #[derive(Debug, Default)]
-pub struct VaultTokens {
+pub struct LoginTokens {
     held: BTreeMap<Key, TaskToken>,
     /// The token that the newest process of a task knows.
     known: BTreeMap<Key, u64>,
     issued: u64,
 }
 
-impl VaultTokens {
+impl LoginTokens {
     /// Gets a token, or renews it if that is due.
     pub(super) fn ensure(&mut self, now: Now, key: Key, is_down: bool) -> Outcome {
         let held = self.held.get(&key).copied();
@@ -54,11 +57,11 @@ impl VaultTokens {
         }
         match held {
             Some(_) if is_down => {
-                let on = "Vault, which has not renewed it".to_owned();
+                let on = "the server, which has not renewed it".to_owned();
                 Outcome::Outdated { on, ask_in: RETRY, since_ns: now.boot_ns }
             }
             None if is_down => {
-                let why = "log in: Vault is down".to_owned();
+                let why = "log in: the server is down".to_owned();
                 Outcome::Failed { class: FailureClass::Retry, why }
             }
             Some(TaskToken { token, renewals, .. }) if renewals + 1 < RENEWALS => {
@@ -81,18 +84,9 @@ impl VaultTokens {
         self.held.get(&(alloc, part.task()?)).copied().map(facts)
     }
 
-    /// The token is revoked.
-    pub(super) fn forget(&mut self, alloc: AllocId, part: Part) {
-        if let Part::Task(index, TaskPart::Vault) = part {
-            self.held.remove(&(alloc, index));
-        }
-    }
-
-    /// The file with the token has vanished.
-    pub(super) fn lose(&mut self, thing: &Thing) {
-        if let Thing::Part(alloc, part) = thing {
-            self.forget(*alloc, *part);
-        }
+    /// The token is revoked, or its file has vanished.
+    fn forget(&mut self, key: Key) {
+        self.held.remove(&key);
     }
 
     /// Tokens are in memory.
@@ -116,10 +110,37 @@ impl VaultTokens {
 }
 
 impl Machine {
-    /// Gets a token of Vault, which is down when the catalogue is.
+    /// Files with tokens have vanished.
+    pub(super) fn lose_tokens(&mut self, lost: &BTreeSet<Thing>) {
+        for thing in lost {
+            if let Thing::Part(alloc, part) = thing {
+                self.forget_token(*alloc, *part);
+            }
+        }
+    }
+
+    /// The facts of a token of Vault or Consul.
+    pub(super) fn inspect_token(&self, alloc: AllocId, part: Part) -> Option<Arc<Facts>> {
+        let is_consul = matches!(part, Part::Task(_, TaskPart::Consul));
+        if is_consul { self.consul.inspect(alloc, part) } else { self.vault.inspect(alloc, part) }
+    }
+
+    /// A token is revoked, or its file has vanished.
+    pub(super) fn forget_token(&mut self, alloc: AllocId, part: Part) {
+        match part {
+            Part::Task(index, TaskPart::Vault) => self.vault.forget((alloc, index)),
+            Part::Task(index, TaskPart::Consul) => self.consul.forget((alloc, index)),
+            _ => {}
+        }
+    }
+
+    /// Gets a token of Vault or Consul, which are down when the catalogue is.
     pub(super) fn get_token(&mut self, now: Now, alloc: AllocId, part: Part) -> Outcome {
         let key = (alloc, part.task().unwrap_or_default());
-        let outcome = self.vault.ensure(now, key, now.boot_ns < self.catalogue_down_until);
+        let is_down = now.boot_ns < self.catalogue_down_until;
+        let is_consul = matches!(part, Part::Task(_, TaskPart::Consul));
+        let tokens = if is_consul { &mut self.consul } else { &mut self.vault };
+        let outcome = tokens.ensure(now, key, is_down);
         if matches!(outcome, Outcome::Done(_)) {
             let thing = Thing::Part(alloc, part);
             self.vanished.remove(&thing);
@@ -129,9 +150,9 @@ impl Machine {
     }
 }
 
-/// Whether this is a token of Vault. It is in memory.
-pub(super) fn is_of_vault(thing: &Thing) -> bool {
-    matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Vault)))
+/// Whether this is a token of Vault or Consul. It is in memory.
+pub(super) fn is_of_login(thing: &Thing) -> bool {
+    matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Vault | TaskPart::Consul)))
 }
 
 fn facts(held: TaskToken) -> Arc<Facts> {

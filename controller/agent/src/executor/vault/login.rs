@@ -6,9 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdlet_api_types::job::{ChangeMode, Identity, VaultAccess};
-use herdlet_base::{clock::wall_now, error::in_full, observation::Class};
-use herdlet_plan::identity_claims::{Claims, Grant};
+use herdlet_base::observation::Class;
 use herdlet_vault::{
     answer::TokenGrant,
     client::JwtLogin,
@@ -16,13 +14,14 @@ use herdlet_vault::{
     secret::SecretText,
 };
 
-use super::Session;
+use super::{Session, audit, place_of};
 use crate::{
     executor::{
-        Context, Refusal, Workload,
-        identities::{self, DeriveRequest},
+        Refusal,
+        identities::DeriveRequest,
+        login_identity::{self, LoginIdentity},
     },
-    vault::{Server, held::HeldToken},
+    held_token::{HeldToken, NewToken},
 };
 
 /// Why there is no new token.
@@ -59,7 +58,7 @@ impl Session<'_> {
         let wrapping = match self.wrapped().await {
             Ok(wrapping) => wrapping,
             Err(refusal) => {
-                self.audit("derive", "").end(Some(&refusal.why));
+                audit(self.workload, "derive", "").end(Some(&refusal.why));
                 return Err(refusal.into());
             }
         };
@@ -85,11 +84,12 @@ impl Session<'_> {
     ) -> Result<HeldToken, Failure> {
         match result {
             Ok(grant) => {
-                self.audit(operation, &grant.accessor).end(None);
-                Ok(HeldToken::new(grant, self.access))
+                audit(self.workload, operation, &grant.accessor).end(None);
+                let TokenGrant { token, accessor, terms, .. } = grant;
+                Ok(HeldToken::new(NewToken { token, accessor, terms }, place_of(self.access)))
             }
             Err(error) => {
-                self.audit(operation, "").end(Some(&error.to_string()));
+                audit(self.workload, operation, "").end(Some(&error.to_string()));
                 let retry_after = match error.class() {
                     FailureClass::Later { retry_after } => retry_after,
                     FailureClass::Token | FailureClass::Absent | FailureClass::Request => None,
@@ -104,53 +104,15 @@ impl Session<'_> {
     /// The identity to log in with: signed now, or by servers.
     async fn identity(&self) -> Result<SecretText, String> {
         let (context, workload) = (Arc::clone(self.context), self.workload.clone());
-        let server = Arc::clone(self.server);
-        let signed = herdlet_runtime::off_thread(move || match workload.alloc.server {
-            None => sign(&context, &workload, &server),
-            Some(_) => signed_by_servers(&context, &workload),
+        let config = &self.server.config;
+        let wanted = LoginIdentity {
+            name: self.access.identity_name(),
+            audiences: config.audiences.clone(),
+            ttl: config.identity_ttl,
+        };
+        let signed = herdlet_runtime::off_thread(move || {
+            login_identity::of_task(&context, &workload, ("Vault", wanted))
         });
         signed.await.map_err(|error| format!("get the identity for Vault: {error}")).flatten()
     }
-}
-
-fn sign(context: &Context, workload: &Workload, server: &Server) -> Result<SecretText, String> {
-    let task = workload.task().ok_or("find the task")?;
-    let name = task.vault.as_ref().map(VaultAccess::identity_name).unwrap_or_default();
-    let default = || Identity {
-        name: name.clone(),
-        aud: server.config.audiences.clone(),
-        ttl: Some(server.config.identity_ttl),
-        env: false,
-        file: false,
-        filepath: None,
-        change_mode: ChangeMode::Noop,
-        change_signal: None,
-        extra_claims: Vec::new(),
-    };
-    let identity = task.identities.iter().find(|identity| identity.name == name).cloned();
-    let claims = Claims::new(&Grant {
-        alloc: &workload.alloc,
-        task,
-        identity: &identity.unwrap_or_else(default),
-        issued_at: wall_now(),
-        token_id: &uuid::Uuid::new_v4().to_string(),
-        issuer: &context.issuer,
-        node: &context.node.get(),
-    });
-    let signed = context.signer.sign(&claims).map_err(|error| in_full(&error))?;
-    Ok(SecretText::new(signed.reveal().to_owned()))
-}
-
-fn signed_by_servers(context: &Context, workload: &Workload) -> Result<SecretText, String> {
-    let task = workload.task().ok_or("find the task")?;
-    let name = task.vault.as_ref().map(VaultAccess::identity_name).unwrap_or_default();
-    let signed = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task);
-    let mut signed = signed.map_err(|error| format!("read the identities signed by servers: {error}"))?;
-    let identity = signed.remove(&name).ok_or_else(|| {
-        format!(
-            "find the identity {name} of the task: set default_identity in the block vault of the servers' config, or add \
-             the identity to the job"
-        )
-    })?;
-    Ok(SecretText::new(identity.token.reveal().to_owned()))
 }

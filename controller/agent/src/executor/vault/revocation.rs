@@ -20,8 +20,8 @@ use herdlet_vault::error::{FailureClass, VaultError};
 use super::{access_of, read, revoke_token};
 use crate::{
     executor::{Context, Workload},
+    held_token::HeldToken,
     planner::Input,
-    vault::held::HeldToken,
 };
 
 /// Requests at once.

@@ -24,7 +24,8 @@ pub async fn rights(
         let why = format!("set vault.{}.address in the agent's config", access.cluster);
         return Ok(VaultRights::Unready(why));
     };
-    let Some(held) = read(context, workload).await?.filter(|held| held.is_of(access)) else {
+    let Some(held) = read(context, workload).await?.filter(|held| held.place == super::place_of(access))
+    else {
         return Ok(VaultRights::Unready("the task has no token of Vault yet".to_owned()));
     };
     let client = match server.client(access.namespace.as_deref()).await {

@@ -5,8 +5,8 @@ use herdlet_api_types::job::{Resources, Task};
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
-    Findings, GroupContext, artifact, children, constraint, driver, identity, mount, policy, secret, service,
-    template, text, variables, vault,
+    Findings, GroupContext, artifact, children, constraint, consul, driver, identity, mount, policy, secret,
+    service, template, text, variables, vault,
 };
 use crate::yaml::Trail;
 
@@ -53,6 +53,7 @@ pub(super) fn validate(
     artifact::of_task(spec, trail, findings);
     secret::of_task(spec, task, trail, findings);
     vault::of_task(spec, trail, findings);
+    consul::of_task(spec, trail, findings);
     template::of_task(own, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);

@@ -176,18 +176,19 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
     };
     let dirs = TaskDirs { alloc: some(), task: some(), secrets: some() };
     let tokens = task.identities.iter().map(|identity| (identity.name.clone(), some())).collect();
-    let variables: &[&str] = match &task.vault {
+    let of_vault: &[&str] = match &task.vault {
         Some(access) if access.env => &["VAULT_ADDR", "VAULT_NAMESPACE", "VAULT_TOKEN"],
         Some(_) | None => &[],
     };
-    let of_vault = variables.iter().map(|name| (String::from(*name), some())).collect();
+    let of_consul: &[&str] = if task.consul.is_some() { &["CONSUL_HTTP_TOKEN", "CONSUL_TOKEN"] } else { &[] };
+    let of_logins = of_vault.iter().chain(of_consul).map(|name| (String::from(*name), some())).collect();
     env::build(&Inputs {
         task: Some(task),
         dirs: Some(&dirs),
         host_env: &given.variables,
         denied: &[],
         tokens: &tokens,
-        vault: &of_vault,
+        logins: &of_logins,
         ..Inputs::new(&alloc, &node)
     })
 }

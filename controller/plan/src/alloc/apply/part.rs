@@ -108,7 +108,7 @@ impl Writer<'_> {
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
             // If `secrets` had to be mounted again, it no longer contains any token or rendered file.
             if let Part::Task(index, TaskPart::Dir) = part {
-                for own in [TaskPart::Identity, TaskPart::Vault, TaskPart::Templates] {
+                for own in [TaskPart::Identity, TaskPart::Vault, TaskPart::Consul, TaskPart::Templates] {
                     self.drift(Part::Task(index, own), Noticed::Event);
                 }
             }

@@ -23,6 +23,8 @@ fn fatal_part_failure_fails_waiting_tasks() {
         (own(TaskPart::Identity), Doing::Renew, Fatal, Some("Task hook failed")),
         (own(TaskPart::Vault), Doing::Up, Fatal, Some("Task hook failed")),
         (own(TaskPart::Vault), Doing::Up, Retry, None),
+        (own(TaskPart::Consul), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Consul), Doing::Up, Retry, None),
         (own(TaskPart::Templates), Doing::Up, Fatal, Some("Killing")),
         (own(TaskPart::Templates), Doing::Renew, Fatal, Some("Killing")),
         (own(TaskPart::Templates), Doing::Renew, Retry, None),

@@ -94,6 +94,7 @@ fn all_parts() -> Vec<Part> {
         TaskPart::Dir,
         TaskPart::Identity,
         TaskPart::Vault,
+        TaskPart::Consul,
         TaskPart::Secrets,
         TaskPart::Artifacts,
         TaskPart::Mounts,

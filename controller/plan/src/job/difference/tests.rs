@@ -4,6 +4,7 @@ use herdlet_api_types::{
     Duration,
     constraint::{Affinity, Constraint, Operator, Spread},
     fixture::{self, group, job, scaling, task},
+    job::ConsulAccess,
     job::{
         ChangeMode, Dependency, DependencyCondition, Dns, GroupDependency, Identity, JobType, Lifecycle,
         LogMode, MountPropagation, Network, NetworkMode, PortRequest, Prestop, Publish, Service,
@@ -93,12 +94,13 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 33] = [
+    let replacing: [(&str, Change); 34] = [
         ("services.publish", |job| {
             let publish = Some(Publish { port: 80, host_network: None });
             job.groups[0].services.push(Service { publish, ..service("web") });
         }),
         ("tasks[a].vault", |job| first(job).vault = Some(fixture::vault_access())),
+        ("tasks[a].consul", |job| first(job).consul = Some(ConsulAccess::of_cluster("default"))),
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
         ("spec.affinities", |job| job.affinities.push(affinity())),

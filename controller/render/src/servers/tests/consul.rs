@@ -12,10 +12,15 @@ impl OfConsul {
     }
 
     async fn read(&self, number: u8, token: &str) -> Result<Answer, String> {
+        self.read_after(number, token, 0).await
+    }
+
+    /// The same for a task whose last outputs have data with this index.
+    async fn read_after(&self, number: u8, token: &str, recalled: u64) -> Result<Answer, String> {
         let data = key("a");
         self.0.watches.add(task(number), &data, Wait::NONE);
         let token = AccessToken::new(token);
-        let reader = ServerReader { key: task(number), task: "main", token: &token };
+        let reader = ServerReader { key: task(number), task: "main", token: &token, recalled };
         self.0.servers.read(&data, reader).await
     }
 }
@@ -95,4 +100,24 @@ async fn a_consul_that_has_lost_its_data_takes_nothing_from_tasks_for_some_time(
         answer = consul.read(1, "").await;
     }
     assert!(matches!(answer, Ok(Answer::Absent)));
+}
+
+/// An agent that was restarted meanwhile rendered defaults at once.
+#[tokio::test(start_paused = true)]
+async fn the_next_agent_finds_out_that_a_consul_has_lost_its_data() {
+    let consul = OfConsul::new();
+    let fake = Arc::clone(&consul.0.fake);
+    fake.change(|state| (state.index, state.variable) = (5, None));
+    let why = consul.read_after(1, "", 100).await.err().unwrap();
+    assert!(why.contains("may have lost its data"), "{why}");
+    // The watch does not let it through either.
+    consul.0.quiet(20).await;
+    assert!(consul.read_after(1, "", 100).await.is_err());
+    fake.put(7);
+    consul.0.due(60).await;
+    assert!(matches!(consul.read_after(1, "", 100).await, Ok(Answer::Variable(_))));
+    // What is deleted from then on is deleted.
+    fake.change(|state| (state.index, state.variable) = (8, None));
+    consul.0.due(60).await;
+    assert!(matches!(consul.read_after(1, "", 100).await, Ok(Answer::Absent)));
 }

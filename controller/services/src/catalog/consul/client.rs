@@ -352,10 +352,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const BLOCKING_WAIT: Duration = Duration::from_secs(300);
 
 /// The length of a readable error message.
-const SAID_CHARS_MAX: usize = 300;
+pub(super) const SAID_CHARS_MAX: usize = 300;
 
 /// A Consul agent accepts 200 connections from one address (`http_max_conns_per_client`), and other clients need some
-/// of them.
+/// of them. All of herdlet has at most 100: 38 here, 40 for templates, 20 for log-ins, one for attributes.
 fn limit_of(kind: RequestKind) -> Limit {
     let one = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
     let (concurrent, burst, period) = match kind {
@@ -363,7 +363,7 @@ fn limit_of(kind: RequestKind) -> Limit {
         RequestKind::List => (4, 100, Duration::from_millis(10)),
         // The agent forwards changes to its servers one after the other, so a higher rate would only queue.
         RequestKind::Register | RequestKind::Deregister | RequestKind::Update => {
-            (16, 100, Duration::from_millis(4))
+            (10, 100, Duration::from_millis(4))
         }
         // Two watches run, each with one request at a time. The rate limit applies if every one returns at once.
         RequestKind::Watch => (4, 8, Duration::from_secs(1)),

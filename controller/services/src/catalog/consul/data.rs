@@ -111,16 +111,21 @@ impl ConsulReader {
     }
 
     fn refused(&self, status: StatusCode, text: &str, token: &str) -> DataError {
-        let has = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
-        if status == StatusCode::FORBIDDEN || has(&["ACL not found", "Permission denied"]) {
+        let is_denied = ["ACL not found", "Permission denied"].iter().any(|sign| text.contains(sign));
+        if status == StatusCode::FORBIDDEN || is_denied {
             return DataError::Denied(format!("{text} ({})", TokenSource(self, token)));
         }
         let why = format!("it answers {status}: {text}");
         // Other errors of the server may concern only this request: an unknown datacenter, Connect that is off.
-        if OVERLOADED.contains(&status) || has(&NO_SERVERS) {
+        if self.is_without_servers(status, text) {
             return self.unreachable(&why);
         }
         DataError::Failed(why)
+    }
+
+    /// Whether an answer means that Consul can't serve any request now.
+    pub(super) fn is_without_servers(&self, status: StatusCode, text: &str) -> bool {
+        OVERLOADED.contains(&status) || NO_SERVERS.iter().any(|sign| text.contains(sign))
     }
 
     fn unreachable(&self, why: &str) -> DataError {

@@ -33,7 +33,7 @@ impl Consul {
         owner: &ServiceOwner,
         listing: &Listing,
     ) -> Result<Sent, CatalogFailure> {
-        let token = self.tokens.of(&wanted.name).await;
+        let token = self.tokens.by_id(&wanted.id, &wanted.name).await;
         let token = token.map_err(|error| retry(format!("register service {}: {error}", wanted.id)))?;
         let held = listing.entries(owner).get(&wanted.id);
         let held = held.filter(|entry| entry.equals(wanted, &self.instance, listing.checks(&wanted.id)));
@@ -73,7 +73,7 @@ impl Consul {
         entry: Option<&Entry>,
     ) -> Result<(), CatalogFailure> {
         let agents = self.tokens.agent();
-        let own = self.tokens.of(service).await.unwrap_or_else(|_| agents.clone());
+        let own = self.tokens.by_id(id, service).await.unwrap_or_else(|_| agents.clone());
         match self.deregister_with(&own, id, entry).await {
             Err(refused) if refused.is_denied() && own.print() != agents.print() => {
                 let again = self.deregister_with(agents, id, entry).await;
@@ -110,7 +110,7 @@ impl Consul {
 
     /// Whether the service was registered with a different token than its current one. An unreadable token is ignored.
     pub(super) async fn has_other_token(&self, wanted: &Registration) -> bool {
-        let token = self.tokens.of(&wanted.name).await;
+        let token = self.tokens.by_id(&wanted.id, &wanted.name).await;
         token.is_ok_and(|token| !self.is_registered_with(&wanted.id, &token))
     }
 
@@ -119,6 +119,10 @@ impl Consul {
         let mut tokens: BTreeMap<String, Option<Token>> = BTreeMap::new();
         let mut owners = BTreeSet::new();
         for (owner, id, name) in self.tokens.may_change().then(|| self.held.settled()).into_iter().flatten() {
+            // It changes only in operations on the service.
+            if self.tokens.of_log_in(&id).is_some() {
+                continue;
+            }
             if !tokens.contains_key(&name) {
                 tokens.insert(name.clone(), self.tokens.of(&name).await.ok());
             }

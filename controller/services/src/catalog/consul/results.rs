@@ -30,7 +30,7 @@ impl Consul {
         output: &str,
     ) -> Result<(), CatalogFailure> {
         let doing = || format!("report the result of a check of service {service}");
-        let token = self.tokens.of(service).await;
+        let token = self.tokens.by_id(id, service).await;
         let token = token.map_err(|error| retry(format!("{}: {error}", doing())))?;
         let status = match status {
             CheckStatus::Success => "passing",

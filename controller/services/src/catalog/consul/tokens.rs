@@ -1,16 +1,18 @@
-//! Tokens for requests to Consul: the agent's own, and those of services, each in a separate file.
+//! Tokens for requests to Consul: the agent's own, and those of services, each of a log-in or in a separate file.
 //!
 //! In: the name of a service. Out: its token, and where that comes from. Files are read for each request, so that
 //! tokens can be replaced at any time. This module does not know the requests. Tokens are never shown; their sources
 //! are.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     fs::File,
     hash::{BuildHasher as _, RandomState},
     io::Read as _,
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Component, Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use herdlet_base::{error::in_full, ownership};
@@ -29,6 +31,8 @@ pub(super) struct Tokens {
     agent: Token,
     /// Directory with the tokens of services.
     services: Option<PathBuf>,
+    /// Tokens of log-ins, by the id of a service or of one of its checks.
+    logged_in: Mutex<BTreeMap<String, Token>>,
     /// Random per process, so that hashes of tokens reveal nothing.
     secret: RandomState,
 }
@@ -50,6 +54,8 @@ enum Source {
     Agent(&'static str),
     /// A service's own token, from this file.
     File(PathBuf),
+    /// A service's own token, of a log-in.
+    LogIn,
 }
 
 /// A hash that distinguishes tokens without revealing them.
@@ -69,7 +75,7 @@ impl Tokens {
         let secret = RandomState::new();
         let source = config.token_source.map_or(Source::Nowhere, Source::Agent);
         let agent = Token::new(config.token.as_ref().and_then(|text| header(text)), source, &secret);
-        Self { agent, services: config.service_tokens_dir.clone(), secret }
+        Self { agent, services: config.service_tokens_dir.clone(), logged_in: Mutex::default(), secret }
     }
 
     /// The agent's own token.
@@ -82,7 +88,36 @@ impl Tokens {
         self.services.is_some()
     }
 
-    /// The token of this service, or the agent's own if the service has none.
+    /// Sets the token of a log-in for a service or a check; without a token, the others apply.
+    pub(super) fn set(&self, id: &str, token: Option<&str>) {
+        let mut logged_in = self.logged_in();
+        match token {
+            Some(text) => {
+                let token = Token::new(header(text), Source::LogIn, &self.secret);
+                logged_in.insert(id.to_owned(), token);
+            }
+            None => drop(logged_in.remove(id)),
+        }
+    }
+
+    /// The token of a log-in for a service or a check.
+    pub(super) fn of_log_in(&self, id: &str) -> Option<Token> {
+        self.logged_in().get(id).cloned()
+    }
+
+    fn logged_in(&self) -> MutexGuard<'_, BTreeMap<String, Token>> {
+        self.logged_in.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The token of a service, by its own id or that of one of its checks: of its log-in, or as [`Self::of`].
+    pub(super) async fn by_id(&self, id: &str, service: &str) -> Result<Token, TokenError> {
+        match self.of_log_in(id) {
+            Some(token) => Ok(token),
+            None => self.of(service).await,
+        }
+    }
+
+    /// The token of services of this name in a file, or the agent's own if there is none.
     pub(super) async fn of(&self, service: &str) -> Result<Token, TokenError> {
         let Some(dir) = self.services.clone() else { return Ok(self.agent.clone()) };
         let path = dir.join(service);
@@ -124,6 +159,7 @@ impl fmt::Display for Token {
             Source::Nowhere => f.write_str("without a token"),
             Source::Agent(setting) => write!(f, "with the token of {setting}"),
             Source::File(path) => write!(f, "with the token in {}", path.display()),
+            Source::LogIn => f.write_str("with the token of its log-in"),
         }
     }
 }

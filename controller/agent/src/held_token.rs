@@ -1,11 +1,10 @@
-//! The token of a task, as it is kept in the task's `private` and shown in its `secrets`.
+//! The token of a task at Vault or Consul, as it is kept in the task's `private` and shown in its `secrets`.
 //!
 //! In: a token with its lease. Out: the same, after a restart of the agent too, which therefore issues nothing. Both
 //! directories are in memory: a reboot ends the token with the task.
 
 use std::ffi::OsStr;
 
-use herdlet_api_types::job::VaultAccess;
 use herdlet_base::{
     observation::Observation,
     safe_fs::{Dir, FsError, Outlives, Rights},
@@ -15,17 +14,64 @@ use herdlet_storage::{
     task_dir::{TaskDir, TaskDirError},
 };
 use herdlet_vault::{
-    answer::TokenGrant, error::LeaseFailure, lease::LeaseRecord, secret::SecretText, spread::Spread,
+    error::LeaseFailure,
+    lease::{LeaseRecord, LeaseTerms},
+    secret::SecretText,
+    spread::Spread,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::boot_now;
+use crate::vault::boot_now;
 
-/// Our file in `private`.
-const HELD: &str = "vault.json";
-/// The task's file in `secrets`. Nomad's name.
-const SHOWN: &str = "vault_token";
+/// How the token of a system is called.
+#[derive(Debug)]
+pub struct TokenNames {
+    /// For people.
+    system: &'static str,
+    /// Our file in `private`.
+    held: &'static str,
+    /// The task's file in `secrets`. Nomad's name.
+    shown: &'static str,
+    /// The mode of the task's file.
+    mode: u32,
+}
+
+/// The token of Vault.
+pub const OF_VAULT: TokenNames =
+    TokenNames { system: "Vault", held: "vault.json", shown: "vault_token", mode: 0o600 };
+
+/// The token of Consul. The mode is Nomad's.
+pub const OF_CONSUL: TokenNames =
+    TokenNames { system: "Consul", held: "consul.json", shown: "consul_token", mode: 0o640 };
+
+/// Where a token is valid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenPlace {
+    /// The name of the server or cluster in the agent's config.
+    pub cluster: String,
+    /// The namespace that the job names.
+    pub namespace: Option<String>,
+    /// The partition of Consul that the job names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+}
+
+/// A token that a system has issued.
+pub struct NewToken {
+    pub token: SecretText,
+    /// The system's name for the token, which gives no rights.
+    pub accessor: String,
+    pub terms: LeaseTerms,
+}
+
+/// Whether the task has a file with its token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskFile {
+    Written,
+    Disabled,
+}
+
 /// A token has at most some kilobytes.
 const BYTES_MAX: u64 = 256 * 1024;
 
@@ -36,18 +82,18 @@ pub struct HeldToken {
     pub id: u64,
     #[serde(serialize_with = "write_wiped", deserialize_with = "read_wiped")]
     token: Zeroizing<String>,
-    /// Vault's name for the token, which gives no rights.
+    /// The system's name for the token, which gives no rights.
     pub accessor: String,
-    cluster: String,
-    /// The job's namespace of Vault.
-    namespace: Option<String>,
+    #[serde(flatten)]
+    pub place: TokenPlace,
     pub lease: LeaseRecord,
-    /// Why the last try to renew it has failed.
+    /// Why the last try to renew or to verify it has failed.
     pub failure: Option<String>,
 }
 
 /// The files of one task. Their methods block.
 pub struct TokenFiles {
+    pub names: &'static TokenNames,
     pub dir: TaskDir,
     /// Who may read the task's file.
     pub access: FileAccess,
@@ -58,37 +104,31 @@ pub struct TokenFiles {
 pub enum TokenFileError {
     #[error("open the directories of the task: {0}")]
     Dir(#[from] TaskDirError),
-    #[error("write the token of Vault: the task directory is missing")]
-    Missing,
-    #[error("access the token of Vault: {0}")]
+    #[error("write the token of {0}: the task directory is missing")]
+    Missing(&'static str),
+    #[error("access the token: {0}")]
     File(#[from] FsError),
 }
 
 impl HeldToken {
     /// A new token.
-    pub fn new(grant: TokenGrant, access: &VaultAccess) -> Self {
+    pub fn new(new: NewToken, place: TokenPlace) -> Self {
         Self {
             // Never 0, which means that the planner counts.
             id: uuid::Uuid::new_v4().as_u64_pair().0.max(1),
-            token: Zeroizing::new(grant.token.reveal().to_owned()),
-            accessor: grant.accessor,
-            cluster: access.cluster.clone(),
-            namespace: access.namespace.clone(),
-            lease: LeaseRecord::granted(grant.terms, boot_now(), Spread::random()),
+            token: Zeroizing::new(new.token.reveal().to_owned()),
+            accessor: new.accessor,
+            place,
+            lease: LeaseRecord::granted(new.terms, boot_now(), Spread::random()),
             failure: None,
         }
-    }
-
-    /// Whether it is a token of the server and namespace that the job names.
-    pub fn is_of(&self, access: &VaultAccess) -> bool {
-        self.cluster == access.cluster && self.namespace == access.namespace
     }
 
     /// The same, to be replaced: it was revoked.
     #[must_use]
     pub fn lost(mut self) -> Self {
         self.lease.failed(LeaseFailure::Lost, boot_now(), Spread::random());
-        self.failure = Some("the token was revoked".to_owned());
+        self.failure = Some("it was revoked".to_owned());
         self
     }
 
@@ -109,7 +149,7 @@ impl TokenFiles {
     /// If the file can't be read.
     pub fn read(&self) -> Result<Option<HeldToken>, TokenFileError> {
         let Some(private) = self.dir.private()? else { return Ok(None) };
-        let bytes = private.read_file(OsStr::new(HELD), BYTES_MAX)?.map(Zeroizing::new);
+        let bytes = private.read_file(OsStr::new(self.names.held), BYTES_MAX)?.map(Zeroizing::new);
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
@@ -117,32 +157,36 @@ impl TokenFiles {
     ///
     /// # Errors
     /// If a file can't be written.
-    pub fn write(&self, held: &HeldToken, access: &VaultAccess) -> Result<(), TokenFileError> {
-        let private = self.dir.private()?.ok_or(TokenFileError::Missing)?;
+    pub fn write(&self, held: &HeldToken, file: TaskFile) -> Result<(), TokenFileError> {
+        let private = self.dir.private()?.ok_or(TokenFileError::Missing(self.names.system))?;
         let bytes = Zeroizing::new(serde_json::to_vec(held).unwrap_or_default());
         let rights = Rights::Exact { mode: 0o600, owner: None };
-        private.write_file(OsStr::new(HELD), &bytes, rights, Outlives::Processes)?;
-        if access.disable_file {
+        private.write_file(OsStr::new(self.names.held), &bytes, rights, Outlives::Processes)?;
+        if file == TaskFile::Disabled {
             return Ok(());
         }
-        let secrets = self.dir.secrets()?.ok_or(TokenFileError::Missing)?;
-        let shown = secrets.stat_name(OsStr::new(SHOWN))?;
+        let secrets = self.dir.secrets()?.ok_or(TokenFileError::Missing(self.names.system))?;
+        let shown = secrets.stat_name(OsStr::new(self.names.shown))?;
         if shown.is_some_and(|file| self.access.is_granted_by(&file)) && self.differs(held)?.is_none() {
             return Ok(());
         }
         let bytes = held.token.as_bytes();
-        let rights = self.access.rights(0o600);
-        Ok(secrets.write_file(OsStr::new(SHOWN), bytes, rights, Outlives::Processes)?)
+        let rights = self.access.rights(self.names.mode);
+        Ok(secrets.write_file(OsStr::new(self.names.shown), bytes, rights, Outlives::Processes)?)
     }
 
     /// Whether the task sees the token as the job wants it.
     ///
     /// # Errors
     /// If a file can't be read.
-    pub fn inspect(&self, held: &HeldToken, access: &VaultAccess) -> Result<Observation, TokenFileError> {
-        let differs = if access.disable_file { None } else { self.differs(held)? };
-        Ok(differs
-            .map_or(Observation::Present, |what| Observation::foreign(format!("secrets/{SHOWN} {what}"))))
+    pub fn inspect(&self, held: &HeldToken, file: TaskFile) -> Result<Observation, TokenFileError> {
+        let differs = match file {
+            TaskFile::Disabled => None,
+            TaskFile::Written => self.differs(held)?,
+        };
+        Ok(differs.map_or(Observation::Present, |what| {
+            Observation::foreign(format!("secrets/{} {what}", self.names.shown))
+        }))
     }
 
     /// Removes both files.
@@ -154,13 +198,13 @@ impl TokenFiles {
             Some(Err(error)) if !error.is_missing() => Err(error),
             Some(_) | None => Ok(()),
         };
-        remove(self.dir.secrets()?, SHOWN)?;
-        Ok(remove(self.dir.private()?, HELD)?)
+        remove(self.dir.secrets()?, self.names.shown)?;
+        Ok(remove(self.dir.private()?, self.names.held)?)
     }
 
     /// How the task's file differs from the token.
     fn differs(&self, held: &HeldToken) -> Result<Option<&'static str>, TokenFileError> {
-        let name = OsStr::new(SHOWN);
+        let name = OsStr::new(self.names.shown);
         let Some(secrets) = self.dir.secrets()? else { return Ok(Some("is missing")) };
         let bytes = match secrets.read_file(name, BYTES_MAX) {
             Ok(bytes) => bytes.map(Zeroizing::new),
@@ -173,7 +217,8 @@ impl TokenFiles {
         if bytes[..] != *held.token.as_bytes() {
             return Ok(Some("is not the token"));
         }
-        let is_open = secrets.stat_name(name)?.is_some_and(|file| self.access.is_exceeded_by(&file));
+        let is_open =
+            secrets.stat_name(name)?.is_some_and(|file| self.access.is_exceeded_by(&file, self.names.mode));
         Ok(is_open.then_some("is readable by others"))
     }
 }
@@ -195,22 +240,21 @@ mod tests {
 
     use super::*;
 
-    fn access() -> VaultAccess {
-        herdlet_api_types::fixture::vault_access()
+    fn place() -> TokenPlace {
+        TokenPlace { cluster: "default".to_owned(), namespace: None, partition: None }
     }
 
     fn token(text: &str) -> HeldToken {
         let terms = LeaseTerms { duration: Duration::from_secs(60), kind: LeaseKind::Renewable };
         let token = SecretText::new(text.to_owned());
-        let grant = TokenGrant { token, accessor: "a".to_owned(), policies: Vec::new(), terms };
-        HeldToken::new(grant, &access())
+        HeldToken::new(NewToken { token, accessor: "a".to_owned(), terms }, place())
     }
 
     /// The files of a task in a new directory.
     fn files(parent: &tempfile::TempDir) -> TokenFiles {
         let dir = TaskDir::new(parent.path().join("task"), Privileges::none());
         dir.up().unwrap();
-        TokenFiles { dir, access: FileAccess::Owner(None) }
+        TokenFiles { names: &OF_VAULT, dir, access: FileAccess::Owner(None) }
     }
 
     #[test]
@@ -219,13 +263,11 @@ mod tests {
         let files = files(&parent);
         assert!(files.read().unwrap().is_none());
         let held = token("s.1");
-        files.write(&held, &access()).unwrap();
+        files.write(&held, TaskFile::Written).unwrap();
         let found = files.read().unwrap().unwrap();
         assert!((found.id, found.reveal(), &found.lease) == (held.id, "s.1", &held.lease) && held.id != 0);
-        assert!(found.is_of(&access()));
-        let elsewhere = VaultAccess { namespace: Some("n".to_owned()), ..access() };
-        assert!(!found.is_of(&elsewhere));
-        assert!(matches!(files.inspect(&found, &access()), Ok(Observation::Present)));
+        assert_eq!(found.place, place());
+        assert!(matches!(files.inspect(&found, TaskFile::Written), Ok(Observation::Present)));
         files.remove().unwrap();
         files.remove().unwrap();
         assert!(files.read().unwrap().is_none());
@@ -236,10 +278,9 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let (files, held) = (files(&parent), token("s.1"));
         let shown = parent.path().join("task/secrets/vault_token");
-        let hidden = VaultAccess { disable_file: true, ..access() };
-        files.write(&held, &hidden).unwrap();
+        files.write(&held, TaskFile::Disabled).unwrap();
         assert!(!shown.exists());
-        assert!(matches!(files.inspect(&held, &hidden), Ok(Observation::Present)));
+        assert!(matches!(files.inspect(&held, TaskFile::Disabled), Ok(Observation::Present)));
         type Damage = fn(&std::path::Path);
         let damages: [(&str, Damage); 4] = [
             ("is missing", |_| {}),
@@ -254,13 +295,13 @@ mod tests {
         ];
         for (what, damage) in damages {
             damage(&shown);
-            let Observation::Foreign { why } = files.inspect(&held, &access()).unwrap() else {
+            let Observation::Foreign { why } = files.inspect(&held, TaskFile::Written).unwrap() else {
                 panic!("not noticed: {what}")
             };
             assert!(why.contains(what), "{why}");
-            files.write(&held, &access()).unwrap();
+            files.write(&held, TaskFile::Written).unwrap();
             assert_eq!(std::fs::read_to_string(&shown).unwrap(), "s.1", "{what}");
-            assert!(matches!(files.inspect(&held, &access()), Ok(Observation::Present)), "{what}");
+            assert!(matches!(files.inspect(&held, TaskFile::Written), Ok(Observation::Present)), "{what}");
         }
     }
 
@@ -269,20 +310,20 @@ mod tests {
     fn an_unknown_user_of_an_image_can_read_the_token() {
         let parent = tempfile::tempdir().unwrap();
         let (closed, held) = (files(&parent), token("s.1"));
-        closed.write(&held, &access()).unwrap();
+        closed.write(&held, TaskFile::Written).unwrap();
         let open = TokenFiles { access: FileAccess::Anybody, ..closed };
-        assert!(matches!(open.inspect(&held, &access()), Ok(Observation::Present)));
-        open.write(&held, &access()).unwrap();
+        assert!(matches!(open.inspect(&held, TaskFile::Written), Ok(Observation::Present)));
+        open.write(&held, TaskFile::Written).unwrap();
         let shown = parent.path().join("task/secrets/vault_token").metadata().unwrap();
         assert_eq!(shown.permissions().mode() & 0o777, 0o644);
-        assert!(matches!(open.inspect(&held, &access()), Ok(Observation::Present)));
+        assert!(matches!(open.inspect(&held, TaskFile::Written), Ok(Observation::Present)));
     }
 
     #[test]
     fn a_damaged_record_is_none() {
         let parent = tempfile::tempdir().unwrap();
         let files = files(&parent);
-        files.write(&token("s.1"), &access()).unwrap();
+        files.write(&token("s.1"), TaskFile::Written).unwrap();
         std::fs::write(parent.path().join("task/private/vault.json"), "{").unwrap();
         assert!(files.read().unwrap().is_none());
     }

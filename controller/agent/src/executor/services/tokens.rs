@@ -1,0 +1,213 @@
+//! Tokens of services in Consul: log-ins before registrations, log-outs after confirmed deregistrations.
+//!
+//! In: the services of an owner. Out: tokens for their registrations, or why a service has none. Services are independent: one that
+//! gets no token delays no other. A service without an identity is registered with the token of a file or of the agent.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures_util::future::join_all;
+use herdlet_api_types::{
+    alloc::Allocation,
+    job::{ChangeMode, ConsulAccess, Identity, Provider, Service},
+    service::Registration,
+};
+use herdlet_services::catalog::ServiceOwner;
+use herdlet_vault::{lease::Step, secret::SecretText};
+
+use crate::{
+    consul::{ConsulCluster, owed::LastHolder},
+    executor::{
+        Context, Refusal,
+        consul::{Holder, Keeper, Session},
+        identities, login_identity,
+        reading::on_files,
+    },
+    held_token::{HeldToken, TokenPlace},
+    service_tokens::ServiceToken,
+    vault::boot_now,
+};
+
+/// The services of an owner, as the job has them, by their ids in the catalogue.
+pub(super) type Specs<'s> = BTreeMap<String, &'s Service>;
+
+/// The tokens of an owner that are kept.
+type Kept = BTreeMap<String, ServiceToken>;
+
+/// Gets the tokens of the owner's services in Consul. Returns why services have none.
+pub(super) async fn ensure(
+    context: &Arc<Context>,
+    alloc: &Arc<Allocation>,
+    owner: &ServiceOwner,
+    (registrations, specs): (&[Registration], &Specs<'_>),
+) -> Result<BTreeMap<String, String>, Refusal> {
+    let Some(cluster) = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER) else {
+        return Ok(BTreeMap::new());
+    };
+    let mut kept = load(context, owner).await?;
+    let mut wanted = Vec::new();
+    for one in registrations.iter().filter(|one| one.provider == Provider::Consul) {
+        let spec = specs.get(&one.id);
+        let identity = spec.and_then(|service| identity_of((alloc, owner, service), &one.name, cluster));
+        match identity {
+            Some(identity) => wanted.push((one, spec, identity, kept.remove(&one.id))),
+            None => context.services.catalogs.consul.set_token(&one.id, &one.checks, None),
+        }
+    }
+    let logins = wanted.into_iter().map(async |(one, spec, identity, last)| {
+        let keeper = ServiceKeeper {
+            context,
+            alloc,
+            owner,
+            id: &one.id,
+            service: &one.name,
+            spec_name: spec.map_or("", |spec| spec.name.as_str()),
+            identity,
+        };
+        let session = Session {
+            context,
+            cluster,
+            place: TokenPlace { cluster: cluster.name.clone(), namespace: None, partition: None },
+            method: &cluster.logins.services.method,
+            holder: Holder { alloc: alloc.id, name: LastHolder::Service(one.name.clone()) },
+        };
+        let result = async {
+            let held = session.ensure(last.map(|token| token.held), &keeper).await?;
+            keeper.keep(&held).await?;
+            Ok::<_, Refusal>(held)
+        };
+        (one, result.await)
+    });
+    let mut failures = BTreeMap::new();
+    let mut current = Vec::new();
+    for (one, result) in join_all(logins).await {
+        match result {
+            Ok(held) => {
+                context.services.catalogs.consul.set_token(&one.id, &one.checks, Some(held.reveal()));
+                current.push(held);
+            }
+            Err(refusal) => {
+                let why = format!("get a token of Consul for service {}: {}", one.name, refusal.why);
+                failures.insert(one.id.clone(), why);
+            }
+        }
+    }
+    context.service_tokens.note(owner, current.iter());
+    Ok(failures)
+}
+
+/// Makes the kept tokens of an owner known to the catalogue, without a request. Returns the service whose token is to be replaced.
+pub(super) async fn load_known(
+    context: &Arc<Context>,
+    owner: &ServiceOwner,
+    registrations: &[Registration],
+) -> Result<Option<String>, Refusal> {
+    let kept = load(context, owner).await?;
+    for one in registrations {
+        if let Some(token) = kept.get(&one.id) {
+            context.services.catalogs.consul.set_token(&one.id, &one.checks, Some(token.held.reveal()));
+        }
+    }
+    context.service_tokens.note(owner, kept.values().map(|token| &token.held));
+    let is_due = |token: &&ServiceToken| matches!(token.held.lease.step(boot_now()), Step::Replace(_));
+    Ok(kept.values().find(is_due).map(|token| token.service.clone()))
+}
+
+/// Has the tokens logged out whose services are deregistered: all of the owner's, except those of `wanted`.
+pub(super) async fn give_up(
+    context: &Arc<Context>,
+    owner: &ServiceOwner,
+    wanted: &[Registration],
+) -> Result<(), Refusal> {
+    let kept = read(context, owner).await?;
+    for token in kept.into_values().filter(|token| !wanted.iter().any(|one| one.id == token.id)) {
+        let ServiceToken { id, service, held, .. } = token;
+        context.services.catalogs.consul.set_token(&id, &[], None);
+        let (owed, tokens, alloc) =
+            (Arc::clone(&context.owed_tokens), Arc::clone(&context.service_tokens), owner.alloc);
+        on_files("store the token of a service for its log-out", move || {
+            owed.add(alloc, LastHolder::Service(service), held)?;
+            tokens.remove(alloc, &id)
+        })
+        .await?;
+    }
+    if wanted.is_empty() {
+        context.service_tokens.note(owner, std::iter::empty());
+    }
+    Ok(())
+}
+
+/// The kept tokens, which the catalogue knows then: it needs them to deregister services that are no longer wanted.
+async fn load(context: &Arc<Context>, owner: &ServiceOwner) -> Result<Kept, Refusal> {
+    let kept = read(context, owner).await?;
+    for (id, token) in &kept {
+        context.services.catalogs.consul.set_token(id, &[], Some(token.held.reveal()));
+    }
+    Ok(kept)
+}
+
+async fn read(context: &Arc<Context>, owner: &ServiceOwner) -> Result<Kept, Refusal> {
+    let (tokens, owner) = (Arc::clone(&context.service_tokens), owner.clone());
+    on_files("read the tokens of services", move || tokens.read(&owner)).await
+}
+
+/// The identity that a service logs in with: of the job, or of the config.
+fn identity_of(
+    (alloc, owner, service): (&Allocation, &ServiceOwner, &Service),
+    name: &str,
+    cluster: &ConsulCluster,
+) -> Option<Identity> {
+    if service.identity.is_some() || alloc.server.is_some() {
+        return service.identity.clone();
+    }
+    let rules = cluster.logins.services.identity.as_ref()?;
+    let prefix = owner.task.as_ref().map(|task| format!("{task}-")).unwrap_or_default();
+    let port = service.port.as_deref().unwrap_or_default();
+    Some(Identity {
+        // Nomad's name.
+        name: format!("consul-service_{prefix}{name}-{port}"),
+        aud: rules.audiences.clone(),
+        ttl: Some(rules.ttl),
+        env: false,
+        file: false,
+        filepath: None,
+        change_mode: ChangeMode::Noop,
+        change_signal: None,
+        extra_claims: Vec::new(),
+    })
+}
+
+/// The token of a service.
+struct ServiceKeeper<'a> {
+    context: &'a Arc<Context>,
+    alloc: &'a Arc<Allocation>,
+    owner: &'a ServiceOwner,
+    id: &'a str,
+    service: &'a str,
+    /// The name before variables are replaced, by which servers know the service.
+    spec_name: &'a str,
+    identity: Identity,
+}
+
+impl Keeper for ServiceKeeper<'_> {
+    async fn bearer(&self) -> Result<SecretText, Refusal> {
+        if self.alloc.server.is_some() {
+            let names = (self.spec_name, self.service);
+            return identities::sign_service(self.context, self.alloc, names, &self.identity.name).await;
+        }
+        let (context, alloc) = (Arc::clone(self.context), Arc::clone(self.alloc));
+        let (service, identity) = (self.service.to_owned(), self.identity.clone());
+        let work = move || login_identity::of_service(&context, &alloc, (&service, &identity));
+        on_files("get the identity of a service", work).await
+    }
+
+    async fn keep(&self, held: &HeldToken) -> Result<(), Refusal> {
+        let token = ServiceToken {
+            id: self.id.to_owned(),
+            service: self.service.to_owned(),
+            task: self.owner.task.clone(),
+            held: held.clone(),
+        };
+        let (tokens, alloc) = (Arc::clone(&self.context.service_tokens), self.alloc.id);
+        on_files("keep the token of a service", move || tokens.keep(alloc, &token)).await
+    }
+}

@@ -1,0 +1,188 @@
+//! Tokens of Consul that services are registered with, kept for the next agent, which therefore issues nothing.
+//!
+//! In: tokens by service. Out: the same. Each service has one file, 0600, in a directory of its allocation, in memory. A token is removed
+//! only once its service is deregistered and the token is stored for its log-out.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use herdlet_api_types::AllocId;
+use herdlet_base::{durable, paths};
+use herdlet_services::catalog::ServiceOwner;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use zeroize::Zeroizing;
+
+use crate::{held_token::HeldToken, vault::boot_now};
+
+/// The tokens of all services. Methods that access files block.
+pub struct ServiceTokens {
+    dir: PathBuf,
+    /// When the first token of an owner is to be replaced, by the boot clock.
+    due: Mutex<BTreeMap<ServiceOwner, u64>>,
+    changed: Notify,
+}
+
+/// The token of one service. Has no `Debug`: it is a secret.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ServiceToken {
+    /// The id of the service in the catalogue.
+    pub id: String,
+    /// Its name.
+    pub service: String,
+    /// The task that owns it; absent for a service of the group.
+    pub task: Option<String>,
+    pub held: HeldToken,
+}
+
+impl ServiceTokens {
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, due: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// The tokens of an owner's services, by their ids. A damaged file counts as missing: the service logs in again.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    pub fn read(&self, owner: &ServiceOwner) -> io::Result<BTreeMap<String, ServiceToken>> {
+        let entries = match fs::read_dir(self.of_alloc(owner.alloc)) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) => return Err(error),
+        };
+        let mut found = BTreeMap::new();
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_str().is_none_or(durable::is_temporary) {
+                continue;
+            }
+            let bytes = Zeroizing::new(fs::read(entry.path())?);
+            let token = serde_json::from_slice::<ServiceToken>(&bytes).ok();
+            if let Some(token) = token.filter(|token| token.task == owner.task) {
+                found.insert(token.id.clone(), token);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Stores a token.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn keep(&self, alloc: AllocId, token: &ServiceToken) -> io::Result<()> {
+        let bytes = Zeroizing::new(serde_json::to_vec(token)?);
+        durable::make_dir(&self.of_alloc(alloc))?;
+        durable::write(&self.file(alloc, &token.id), &bytes)
+    }
+
+    /// Removes the token of a service, and the directory of an allocation that has no other.
+    ///
+    /// # Errors
+    /// If it can't be removed.
+    pub fn remove(&self, alloc: AllocId, id: &str) -> io::Result<()> {
+        durable::remove(&self.file(alloc, id))?;
+        match fs::remove_dir(self.of_alloc(alloc)) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+            // It has others, or is gone.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Notes when the first of an owner's tokens is to be replaced.
+    pub fn note<'t>(&self, owner: &ServiceOwner, tokens: impl Iterator<Item = &'t HeldToken>) {
+        let now = boot_now();
+        let next = tokens.filter_map(|held| held.lease.due_in(now)).min();
+        let mut due = self.due();
+        match next {
+            Some(next) => {
+                let at_ns = now.ns.saturating_add(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX));
+                due.insert(owner.clone(), at_ns);
+            }
+            None => drop(due.remove(owner)),
+        }
+        drop(due);
+        self.changed.notify_one();
+    }
+
+    /// Returns an owner with a token that is to be replaced, once there is one. Returns it once.
+    pub async fn due_owner(&self) -> ServiceOwner {
+        loop {
+            let first =
+                self.due().iter().min_by_key(|(_, at_ns)| **at_ns).map(|(owner, at)| (owner.clone(), *at));
+            let Some((owner, at_ns)) = first else {
+                self.changed.notified().await;
+                continue;
+            };
+            let wait = Duration::from_nanos(at_ns.saturating_sub(boot_now().ns));
+            if wait.is_zero() {
+                self.due().remove(&owner);
+                return owner;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    fn of_alloc(&self, alloc: AllocId) -> PathBuf {
+        self.dir.join(alloc.to_string())
+    }
+
+    fn file(&self, alloc: AllocId, id: &str) -> PathBuf {
+        self.of_alloc(alloc).join(paths::file_name(id))
+    }
+
+    fn due(&self) -> MutexGuard<'_, BTreeMap<ServiceOwner, u64>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_vault::{
+        lease::{LeaseKind, LeaseTerms},
+        secret::SecretText,
+    };
+
+    use super::*;
+    use crate::held_token::{NewToken, TokenPlace};
+
+    fn token(id: &str, task: Option<&str>, lifetime: Duration) -> ServiceToken {
+        let terms = LeaseTerms { duration: lifetime, kind: LeaseKind::Fixed };
+        let token = SecretText::new("s3cret".to_owned());
+        let place = TokenPlace { cluster: "default".to_owned(), namespace: None, partition: None };
+        let held = HeldToken::new(NewToken { token, accessor: "a".to_owned(), terms }, place);
+        ServiceToken { id: id.to_owned(), service: "web".to_owned(), task: task.map(str::to_owned), held }
+    }
+
+    #[tokio::test]
+    async fn the_next_agent_finds_the_tokens_of_each_owner() {
+        let parent = tempfile::tempdir().unwrap();
+        let tokens = ServiceTokens::new(parent.path().join("services"));
+        let alloc = AllocId::from_hash([7; 16]);
+        let group = ServiceOwner { alloc, task: None };
+        assert!(tokens.read(&group).unwrap().is_empty());
+        let hour = Duration::from_secs(3_600);
+        tokens.keep(alloc, &token("_herdlet-task-a/b", None, hour)).unwrap();
+        tokens.keep(alloc, &token("_herdlet-task-c", Some("t"), Duration::ZERO)).unwrap();
+        assert_eq!(tokens.read(&group).unwrap().into_keys().collect::<Vec<_>>(), ["_herdlet-task-a/b"]);
+        let task = ServiceOwner { alloc, task: Some("t".to_owned()) };
+        let found = tokens.read(&task).unwrap();
+        assert_eq!(found["_herdlet-task-c"].held.reveal(), "s3cret");
+        tokens.note(&group, tokens.read(&group).unwrap().values().map(|token| &token.held));
+        tokens.note(&task, found.values().map(|token| &token.held));
+        let due = tokio::time::timeout(Duration::from_secs(60), tokens.due_owner()).await;
+        assert_eq!(due, Ok(task));
+        for id in ["_herdlet-task-a/b", "_herdlet-task-c"] {
+            tokens.remove(alloc, id).unwrap();
+            tokens.remove(alloc, id).unwrap();
+        }
+        assert!(std::fs::read_dir(parent.path().join("services")).unwrap().next().is_none());
+    }
+}
