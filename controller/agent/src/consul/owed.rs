@@ -40,7 +40,7 @@ pub enum LastHolder {
 
 /// A stored token. Has no `Debug`: it is a secret.
 #[derive(Serialize, Deserialize)]
-struct Owed {
+struct OwedToken {
     alloc: AllocId,
     holder: LastHolder,
     held: HeldToken,
@@ -57,7 +57,7 @@ impl OwedTokens {
     /// If it can't be stored: the caller must keep it.
     pub fn add(&self, alloc: AllocId, holder: LastHolder, held: HeldToken) -> io::Result<()> {
         let path = self.dir.join(format!("{:016x}", held.id));
-        let bytes = Zeroizing::new(serde_json::to_vec(&Owed { alloc, holder, held })?);
+        let bytes = Zeroizing::new(serde_json::to_vec(&OwedToken { alloc, holder, held })?);
         durable::make_dir(&self.dir)?;
         durable::write(&path, &bytes)?;
         self.changed.notify_one();
@@ -97,7 +97,7 @@ impl OwedTokens {
     async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> bool {
         let (store, file) = (Arc::clone(self), name.clone());
         let Ok(found) = off_thread(move || store.read(&file)).await else { return false };
-        if let Some(Owed { alloc, holder, held }) = found {
+        if let Some(OwedToken { alloc, holder, held }) = found {
             let result = match consuls.cluster(&held.place.cluster) {
                 Some(cluster) => cluster.reader.log_out(held.reveal()).await,
                 // Nothing can be done about it; it may expire.
@@ -135,7 +135,7 @@ impl OwedTokens {
     }
 
     /// `None` for a file that is damaged or gone.
-    fn read(&self, name: &OsString) -> Option<Owed> {
+    fn read(&self, name: &OsString) -> Option<OwedToken> {
         let bytes = fs::read(self.dir.join(name)).map(Zeroizing::new).ok()?;
         serde_json::from_slice(&bytes).ok()
     }

@@ -43,7 +43,7 @@ const UNCONFIGURED_PERIOD: Duration = Duration::from_secs(3_600);
 const VERIFICATION_PERIOD: Duration = Duration::from_secs(300);
 
 /// What a task wants of Consul.
-enum Wanted {
+enum TokenNeed {
     /// No token of its own: its templates read with the agent's.
     Nothing,
     /// A token, by this identity.
@@ -94,20 +94,21 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
 
 /// The token of a task that wants one.
 async fn token(context: &Arc<Context>, workload: &Workload) -> Result<Option<HeldToken>, Refusal> {
-    let Some((access, Wanted::Token(..))) = wanted(context, workload) else { return Ok(None) };
+    let Some((access, TokenNeed::Token(..))) = wanted(context, workload) else { return Ok(None) };
     let held = read(context, workload).await?.filter(|held| held.place == place_of(access));
     held.map(Some).ok_or_else(|| refused("read the token of Consul: it is not there".to_owned()))
 }
 
 /// `None` if the task has no block.
-fn wanted<'w>(context: &Context, workload: &'w Workload) -> Option<(&'w ConsulAccess, Wanted)> {
+fn wanted<'w>(context: &Context, workload: &'w Workload) -> Option<(&'w ConsulAccess, TokenNeed)> {
     let task = workload.task()?;
     let access = task.consul.as_ref()?;
     let Some(cluster) = context.consuls.cluster(&access.cluster) else {
-        return Some((access, Wanted::Unconfigured));
+        return Some((access, TokenNeed::Unconfigured));
     };
     let identity = identity_of((&workload.alloc, task), access, cluster);
-    let wanted = identity.map_or(Wanted::Nothing, |identity| Wanted::Token(Arc::clone(cluster), identity));
+    let wanted =
+        identity.map_or(TokenNeed::Nothing, |identity| TokenNeed::Token(Arc::clone(cluster), identity));
     Some((access, wanted))
 }
 
@@ -133,12 +134,12 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
     let held = held.filter(|held| held.place == place_of(access));
     let held = match (held, wanted) {
-        (None, Wanted::Nothing) => return Ok(Outcome::Present(None)),
+        (None, TokenNeed::Nothing) => return Ok(Outcome::Present(None)),
         // It is given up.
-        (Some(_), Wanted::Nothing) | (None, Wanted::Token(..) | Wanted::Unconfigured) => {
+        (Some(_), TokenNeed::Nothing) | (None, TokenNeed::Token(..) | TokenNeed::Unconfigured) => {
             return Ok(Outcome::Absent);
         }
-        (Some(held), Wanted::Token(..) | Wanted::Unconfigured) => held,
+        (Some(held), TokenNeed::Token(..) | TokenNeed::Unconfigured) => held,
     };
     let facts = facts(&held);
     let files = files(context, workload);
@@ -161,9 +162,9 @@ async fn ensure(
     let held = read(context, workload).await?;
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
     let (cluster, identity) = match wanted {
-        Wanted::Nothing => return give_up(context, workload).await,
-        Wanted::Token(cluster, identity) => (cluster, identity),
-        Wanted::Unconfigured => {
+        TokenNeed::Nothing => return give_up(context, workload).await,
+        TokenNeed::Token(cluster, identity) => (cluster, identity),
+        TokenNeed::Unconfigured => {
             let on = format!("Consul: the agent's config has no Consul `{}`", access.cluster);
             return Ok(Outcome::Pending { on, ask_in: length(UNCONFIGURED_PERIOD) });
         }

@@ -77,14 +77,14 @@ impl Session<'_> {
             Step::Wait { .. } | Step::Renew => match self.confirm(&mut held).await {
                 Ok(()) => return Ok(held),
                 // One that has never been confirmed is of no use yet.
-                Err(Unconfirmed::Later(why)) if held.failure.as_deref() == Some(UNCONFIRMED) => {
+                Err(LookUpFailure::Later(why)) if held.failure.as_deref() == Some(UNCONFIRMED) => {
                     return Err(refused(why));
                 }
-                Err(Unconfirmed::Later(why)) => {
+                Err(LookUpFailure::Later(why)) => {
                     tracing::debug!(why, accessor = held.accessor, "failed to verify a token of Consul");
                     return Ok(held);
                 }
-                Err(Unconfirmed::Gone) => {
+                Err(LookUpFailure::Gone) => {
                     let why = "Consul has no such token any more; it logs in again";
                     self.audit("verify", &held.accessor).end(Some(why));
                     held = held.lost();
@@ -118,8 +118,10 @@ impl Session<'_> {
         keeper.keep(&held).await?;
         match self.confirm(&mut held).await {
             Ok(()) => Ok(held),
-            Err(Unconfirmed::Later(why)) => Err(refused(why)),
-            Err(Unconfirmed::Gone) => Err(refused("log in: Consul has deleted the token at once".to_owned())),
+            Err(LookUpFailure::Later(why)) => Err(refused(why)),
+            Err(LookUpFailure::Gone) => {
+                Err(refused("log in: Consul has deleted the token at once".to_owned()))
+            }
         }
     }
 
@@ -152,7 +154,7 @@ impl Session<'_> {
     }
 
     /// Checks that Consul's agent knows the token; waits for a while if it is new.
-    async fn confirm(&self, held: &mut HeldToken) -> Result<(), Unconfirmed> {
+    async fn confirm(&self, held: &mut HeldToken) -> Result<(), LookUpFailure> {
         let looking = async {
             let mut pause = LOOK_FIRST;
             loop {
@@ -160,9 +162,9 @@ impl Session<'_> {
                     Err(AclError::NotFound { .. }) if is_new(held, boot_now()) => {}
                     // It may not look itself up, and nothing says that it is gone.
                     Ok(()) | Err(AclError::Refused { .. }) => return Ok(()),
-                    Err(AclError::NotFound { .. }) => return Err(Unconfirmed::Gone),
+                    Err(AclError::NotFound { .. }) => return Err(LookUpFailure::Gone),
                     Err(error @ AclError::Unreachable { .. }) => {
-                        return Err(Unconfirmed::Later(error.to_string()));
+                        return Err(LookUpFailure::Later(error.to_string()));
                     }
                 }
                 sleep(pause).await;
@@ -170,7 +172,7 @@ impl Session<'_> {
             }
         };
         let looked = timeout(PREFLIGHT_MAX, looking).await;
-        looked.unwrap_or_else(|_| Err(Unconfirmed::Later(UNCONFIRMED.to_owned())))?;
+        looked.unwrap_or_else(|_| Err(LookUpFailure::Later(UNCONFIRMED.to_owned())))?;
         held.failure = None;
         Ok(())
     }
@@ -191,7 +193,7 @@ impl Session<'_> {
 }
 
 /// Why a token is not known to be usable.
-enum Unconfirmed {
+enum LookUpFailure {
     /// Consul does not answer, or its agent does not know the token yet.
     Later(String),
     /// It was deleted.

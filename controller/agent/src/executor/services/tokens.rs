@@ -31,7 +31,7 @@ use crate::{
 pub(super) type Specs<'s> = BTreeMap<String, &'s Service>;
 
 /// The tokens of an owner that are kept.
-type Kept = BTreeMap<String, ServiceToken>;
+type TokensById = BTreeMap<String, ServiceToken>;
 
 /// Gets the tokens of the owner's services in Consul. Returns why services have none.
 pub(super) async fn ensure(
@@ -137,7 +137,7 @@ pub(super) async fn give_up(
 }
 
 /// The kept tokens, which the catalogue knows then: it needs them to deregister services that are no longer wanted.
-async fn load(context: &Arc<Context>, owner: &ServiceOwner) -> Result<Kept, Refusal> {
+async fn load(context: &Arc<Context>, owner: &ServiceOwner) -> Result<TokensById, Refusal> {
     let kept = read(context, owner).await?;
     for (id, token) in &kept {
         context.services.catalogs.consul.set_token(id, &[], Some(token.held.reveal()));
@@ -145,7 +145,7 @@ async fn load(context: &Arc<Context>, owner: &ServiceOwner) -> Result<Kept, Refu
     Ok(kept)
 }
 
-async fn read(context: &Arc<Context>, owner: &ServiceOwner) -> Result<Kept, Refusal> {
+async fn read(context: &Arc<Context>, owner: &ServiceOwner) -> Result<TokensById, Refusal> {
     let (tokens, owner) = (Arc::clone(&context.service_tokens), owner.clone());
     on_files("read the tokens of services", move || tokens.read(&owner)).await
 }

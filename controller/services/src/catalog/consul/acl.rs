@@ -58,7 +58,7 @@ pub enum AclError {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Issued {
+struct LoginAnswer {
     #[serde(rename = "AccessorID")]
     accessor: String,
     #[serde(rename = "SecretID")]
@@ -105,11 +105,11 @@ impl ConsulReader {
             status: StatusCode::OK,
             why: "its answer is no token".to_owned(),
         };
-        let issued: Issued = serde_json::from_slice(&answer).map_err(|_| wrong())?;
+        let issued: LoginAnswer = serde_json::from_slice(&answer).map_err(|_| wrong())?;
         if header(&issued.secret).is_none() {
             return Err(wrong());
         }
-        let Issued { accessor, secret, create_time, expiration_time } = issued;
+        let LoginAnswer { accessor, secret, create_time, expiration_time } = issued;
         let lifetime = lifetime(create_time.as_deref(), expiration_time.as_deref());
         Ok(ConsulToken { secret: Zeroizing::new(secret), accessor, lifetime })
     }
