@@ -299,5 +299,5 @@ impl Writer<'_> {
 
 /// Reports whether a character that begins with this byte may be escaped.
 fn may_be_escaped(byte: u8) -> bool {
-    byte < b' ' || byte >= 0x80 || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
+    !(b' '..0x80).contains(&byte) || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
 }
