@@ -190,7 +190,7 @@ impl NodeVolumes {
     /// If the plugin's directory can't be read.
     pub async fn claims(&self) -> Result<Vec<Claim>, VolumeError> {
         let root = Arc::clone(&self.root);
-        let listed = off_thread(move || Claims::of(&root).list()).await;
+        let listed = off_thread(move || Claims::new(&root).list()).await;
         Ok(listed.map_err(|_| VolumeError::Interrupted)??)
     }
 
@@ -248,7 +248,7 @@ impl NodeVolumes {
         work: impl FnOnce(&Claims<'_>, &Claim) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
         let (root, claim) = (Arc::clone(&self.root), claim.clone());
-        let result = off_thread(move || work(&Claims::of(&root), &claim)).await;
+        let result = off_thread(move || work(&Claims::new(&root), &claim)).await;
         result.map_err(|_| VolumeError::Interrupted)?
     }
 

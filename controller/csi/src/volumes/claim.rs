@@ -45,7 +45,7 @@ const PRIVATE: Rights = Rights::Exact { mode: 0o700, owner: None };
 const PRIVATE_FILE: Rights = Rights::Exact { mode: 0o600, owner: None };
 
 impl<'r> Claims<'r> {
-    pub(super) fn of(root: &'r PluginRoot) -> Self {
+    pub(super) fn new(root: &'r PluginRoot) -> Self {
         Self { root }
     }
 
