@@ -4,4 +4,3 @@ mod daemon;
 mod disk;
 mod fixture;
 mod networks;
-mod restarts;
