@@ -130,7 +130,7 @@ impl Machine {
         match part {
             Part::Task(index, TaskPart::Vault) => self.vault.forget((alloc, index)),
             Part::Task(index, TaskPart::Consul) => self.consul.forget((alloc, index)),
-            _ => {}
+            Part::Dir | Part::Network | Part::Services | Part::Checks | Part::Task(..) => {}
         }
     }
 
