@@ -8,7 +8,7 @@ use clap::Args;
 pub(crate) struct JobFiles {
     /// Manifests and job files, in YAML, HCL or JSON: files, folders, or - for standard input
     #[arg(required_unless_present = "named", value_name = "FILE")]
-    given: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     /// The same, as for apply
     #[arg(id = "named", short = 'f', long = "file", value_name = "FILE")]
     named: Vec<PathBuf>,
@@ -17,6 +17,6 @@ pub(crate) struct JobFiles {
 impl JobFiles {
     /// All of them, those without a flag first.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        self.given.iter().chain(&self.named).cloned().collect()
+        self.files.iter().chain(&self.named).cloned().collect()
     }
 }

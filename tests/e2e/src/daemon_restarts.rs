@@ -25,9 +25,9 @@ use crate::{
     wait,
 };
 
-/// The exit code of tasks that end by themselves, and of those that are told to end.
+/// The exit code of tasks that end by themselves, and of those that are asked to end.
 const ENDED: i64 = 7;
-const TOLD: i64 = 9;
+const ASKED: i64 = 9;
 /// The code of a killed container.
 const KILLED: i64 = 137;
 
@@ -208,7 +208,7 @@ impl Life<'_> {
                 let is_unknown = event.to_string().contains("its exit is unknown");
                 let name = if is_unknown { "unknown".to_owned() } else { code.to_string() };
                 *self.outcome.exits.entry(name).or_default() += 1;
-                if !is_unknown && ![ENDED, TOLD, KILLED].contains(&code) {
+                if !is_unknown && ![ENDED, ASKED, KILLED].contains(&code) {
                     self.note(&format!("{} ended with {code}: {event}", alloc.name()));
                 }
             }
@@ -328,7 +328,7 @@ fn job(name: &str, count: usize, release: u64) -> String {
         _ => "i=0; while :; do i=$((i+1)); echo $i; watch; done".to_owned(),
     };
     let script = format!(
-        "trap 'exit {TOLD}' TERM INT; cd /alloc/data; own=$(cat /proc/sys/kernel/random/uuid); echo $own >current; echo \"{release} $(hostname) $(cut -d. -f1 /proc/uptime)\" >>runs; \
+        "trap 'exit {ASKED}' TERM INT; cd /alloc/data; own=$(cat /proc/sys/kernel/random/uuid); echo $own >current; echo \"{release} $(hostname) $(cut -d. -f1 /proc/uptime)\" >>runs; \
          watch() {{ sleep 0.1; now=; read now <current; [ \"$now\" = $own ] || echo \"$own in $(hostname) finds $now\" >>twice; }}; echo {START}; {work}"
     );
     format!(

@@ -78,7 +78,7 @@ fn every_job_file_has_a_check() {
 
 /// The jobs that the engine in the agent refuses, with the key.
 const REFUSED: [(&str, &str); 4] = [
-    ("mounts", "mount[0].type"),
+    ("mounts", "mount[1].type"),
     ("names", "mac_address"),
     ("network", "network_mode"),
     // The name is known to the daemons only, and the credentials of the task are not for its mirror.
