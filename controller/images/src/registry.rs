@@ -284,8 +284,9 @@ impl Failures {
             host.set_down();
         }
         match &self.0 {
-            // A second failure to connect, without TLS, would hide the reason of the first.
-            Some(before) if before.host == *host.name() && is_unreachable => {}
+            // A second failure to connect, without TLS, would hide the reason of the first, and so would the answer of a server
+            // that expects TLS.
+            Some(before) if before.host == *host.name() && (is_unreachable || error.is_bad_request()) => {}
             Some(_) | None => self.0 = Some(Failure { host: Arc::clone(host.name()), error, is_unreachable }),
         }
     }

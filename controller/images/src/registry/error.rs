@@ -66,6 +66,11 @@ impl RegistryError {
         matches!(self, Self::Connection { .. })
     }
 
+    /// Whether the host can't make sense of the request.
+    pub(super) fn is_bad_request(&self) -> bool {
+        matches!(self, Self::Fault { status: 400, .. })
+    }
+
     /// Whether no host could answer: unreachable, with a fault, or limiting requests.
     pub fn is_unavailable(&self) -> bool {
         self.is_connection() || matches!(self, Self::Throttled { .. } | Self::Fault { .. })

@@ -18,7 +18,7 @@ use rustix::{
 /// Descriptors that one start needs: the program and those passed to it.
 pub(super) const LEN: usize = 11;
 /// Number of starts that can use reserved numbers at a time; more are rare.
-const SETS: usize = 7;
+const SETS: usize = 5;
 /// The child's own descriptors are placed below this number.
 const FIRST: RawFd = 16;
 
