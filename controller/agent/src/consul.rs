@@ -1,7 +1,7 @@
 //! The Consul from which tasks and services get tokens.
 //!
 //! In: the config. Out: log-ins that don't overload a server, figures for metrics, tokens that are owed a log-out ([`owed`]). It must
-//! not know how the planner acts on failures: see [`crate::executor::consul`].
+//! not know how the planner acts on failures: see the executor.
 
 pub mod owed;
 

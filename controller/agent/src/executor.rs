@@ -20,6 +20,7 @@
 
 pub mod api_socket;
 pub mod artifacts;
+mod blocking;
 pub mod consul;
 pub mod environment;
 pub mod file_access;
@@ -35,7 +36,6 @@ pub mod scripts;
 pub mod secrets;
 pub mod services;
 pub mod templates;
-pub(crate) mod token_audit;
 pub mod vault;
 mod workload;
 

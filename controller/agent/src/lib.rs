@@ -27,5 +27,6 @@ pub mod service_tokens;
 pub mod state_db;
 pub mod task_sockets;
 pub mod telemetry;
+pub(crate) mod token_audit;
 pub mod vault;
 pub mod watch;

@@ -13,7 +13,7 @@
 //! | `pull` | its image |
 //! | `store` | all images, for people |
 //! | `dirs` | its directory, with what it changes |
-//! | `size_limit` | the limit of what it changes |
+//! | `storage_options`, `size_limit` | the limit of what it changes |
 //! | `refuse` | what is refused |
 //! | `shared` | what these parts share |
 
@@ -31,6 +31,7 @@ mod refuse;
 mod root;
 mod shared;
 mod size_limit;
+mod storage_options;
 mod store;
 mod tasks;
 mod users;
@@ -190,7 +191,7 @@ impl Builtin {
                     return Ok(());
                 }
                 record.network = shared.plan_network(own.alloc, &request)?;
-                record.changes_bytes_max = size_limit::of_options(request.storage_options())?;
+                record.changes_bytes_max = storage_options::of_options(request.storage_options())?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;
                 let failed = |error| DriverError::retry(in_full(&error));

@@ -36,14 +36,14 @@ pub(crate) struct Context<'r> {
     scratch: Option<Rc<Map>>,
     /// In the order of the queries. Each answer is the same during the whole render.
     answers: IndexMap<Query, Answer>,
-    missing: BTreeSet<Asked>,
+    missing: BTreeSet<QueryId>,
     /// Compiled regular expressions by their text.
     regexes: BTreeMap<String, Expression>,
 }
 
 /// A query that was made in this render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Asked(usize);
+pub(crate) struct QueryId(usize);
 
 /// Approximate size of a value in memory.
 pub(crate) const VALUE_BYTES: usize = 32;
@@ -169,11 +169,11 @@ impl<'r> Context<'r> {
     ///
     /// # Errors
     /// When the source cannot answer it.
-    pub(crate) fn ask(&mut self, query: Query) -> Outcome<(Asked, Answer)> {
+    pub(crate) fn ask(&mut self, query: Query) -> Outcome<(QueryId, Answer)> {
         // It may be kept twice: as used, and as missing.
         let size = 2 * query.size();
         let entry = self.answers.entry(query);
-        let asked = Asked(entry.index());
+        let asked = QueryId(entry.index());
         let (answer, size) = match entry {
             Entry::Occupied(known) => (known.get().clone(), 0),
             Entry::Vacant(entry) => {
@@ -200,17 +200,17 @@ impl<'r> Context<'r> {
     }
 
     /// Marks a query as missing although it has an answer: the template wants to wait for more.
-    pub(crate) fn miss(&mut self, asked: Asked) {
+    pub(crate) fn miss(&mut self, asked: QueryId) {
         self.missing.insert(asked);
     }
 
     /// An answer that does not fit its query.
-    pub(crate) fn unfitting(&self, asked: Asked) -> Fault {
+    pub(crate) fn unfitting(&self, asked: QueryId) -> Fault {
         let query = self.query(asked).map(Query::to_string).unwrap_or_default();
         Fault::new(format!("the source has answered {query} with data of another kind"))
     }
 
-    fn query(&self, Asked(index): Asked) -> Option<&Query> {
+    fn query(&self, QueryId(index): QueryId) -> Option<&Query> {
         self.answers.get_index(index).map(|(query, _)| query)
     }
 

@@ -135,7 +135,7 @@ impl Outcome {
 }
 
 impl Figures {
-    fn of(agent: &Agent) -> Self {
+    fn measure(agent: &Agent) -> Self {
         let instance = agent.home.instance().expect("an instance has a name");
         let process = format!("/proc/{}", agent.pid());
         let entries =
@@ -197,7 +197,7 @@ fn at_rest(agent: &Agent, good: impl Fn(Figures) -> bool) -> Figures {
     let deadline = Instant::now() + REST;
     wait::pause(Duration::from_secs(1));
     loop {
-        let figures = Figures::of(agent);
+        let figures = Figures::measure(agent);
         if good(figures) || Instant::now() > deadline {
             return figures;
         }

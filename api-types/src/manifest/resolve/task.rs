@@ -93,7 +93,10 @@ fn to_consul(spec: &TaskSpec, of_group: Option<&Consul>) -> Option<ConsulAccess>
         let mut clusters = names.filter_map(|name| name.strip_prefix(ConsulAccess::IDENTITY_PREFIX));
         clusters.next().map(ConsulAccess::of_cluster)
     };
-    spec.consul.as_ref().or(of_group).map(Consul::to_access).or_else(of_identity)
+    // Servers write a group's block with nothing but defaults into each job.
+    let default = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+    let of_group = of_group.map(Consul::to_access).filter(|access| *access != default);
+    spec.consul.as_ref().map(Consul::to_access).or(of_group).or_else(of_identity)
 }
 
 /// The ports of a task. As in Nomad, the task listens on the host port.

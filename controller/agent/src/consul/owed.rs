@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 
 use super::Consuls;
 use crate::{
-    executor::token_audit::{TokenAudit, TokenHolder},
     held_token::HeldToken,
+    token_audit::{TokenAudit, TokenHolder},
 };
 
 /// The pauses while Consul does not answer; jitter at most doubles them.

@@ -26,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use self::session::{Holder, Keeper, Session};
 use super::{
-    Context, PlaceVerb, Refusal, Workload, file_access,
+    Context, PlaceVerb, Refusal, Workload,
+    blocking::{on_files, span as length},
+    file_access,
     login_identity::{self, LoginIdentity},
-    reading::{on_files, span as length},
 };
 use crate::{
     consul::{ConsulCluster, owed::LastHolder},

@@ -1,10 +1,11 @@
 //! How a task reads data for its templates and secrets: with which rights, in which directories, and when it asks again.
 
-use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use herdlet_base::{artifact::destination::Dirs, observation::Class};
+use herdlet_base::artifact::destination::Dirs;
 use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights};
 
+use super::blocking::{on_files, span};
 use crate::executor::{Context, Refusal, Workload, consul};
 
 /// Data that appears without an event, such as a file, is looked for in this period.
@@ -59,23 +60,6 @@ async fn access(context: &Arc<Context>, workload: &Workload) -> Result<Access, R
     Ok(Access::Servers { token })
 }
 
-/// Performs blocking work on the files of a task.
-///
-/// # Errors
-/// Those of the work, which is repeated then; `what` completes "failed to".
-pub(super) async fn on_files<T, E>(
-    what: &str,
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, Refusal>
-where
-    T: Send + 'static,
-    E: Display + Send + 'static,
-{
-    let failed = |error: &dyn Display| Refusal { class: Class::Retry, why: format!("{what}: {error}") };
-    let done = herdlet_runtime::off_thread(work).await.map_err(|error| failed(&error))?;
-    done.map_err(|error| failed(&error))
-}
-
 /// The directories of a task.
 pub(super) fn dirs(context: &Context, workload: &Workload) -> Dirs {
     let name = workload.task().map_or("", |task| task.name.as_str());
@@ -91,9 +75,4 @@ pub(super) fn awaited(recheck: Recheck, upkeep: &Upkeep) -> herdlet_api_types::D
         Recheck::Reported => MISSING_PERIOD,
     };
     span(upkeep.due_in.map_or(period, |due_in| due_in.min(period)))
-}
-
-/// A length of time, for the planner.
-pub(super) fn span(length: Duration) -> herdlet_api_types::Duration {
-    herdlet_api_types::Duration(i64::try_from(length.as_nanos()).unwrap_or(i64::MAX))
 }

@@ -17,7 +17,10 @@ use herdlet_render::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::reading::{awaited, dirs, on_files, reading};
+use super::{
+    blocking::on_files,
+    reading::{awaited, dirs, reading},
+};
 use crate::executor::{
     Context, PlaceVerb, Refusal, TaskVariables, Workload, failed, logins, places, retry, vault,
 };

@@ -29,7 +29,10 @@ use herdlet_render::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::reading::{awaited, dirs, on_files, reading, span};
+use super::{
+    blocking::{on_files, span},
+    reading::{awaited, dirs, reading},
+};
 use crate::{
     executor::{
         Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, logins, places, retry,

@@ -32,16 +32,14 @@ use tokio_util::sync::CancellationToken;
 use self::login::Failure;
 pub use self::{revocation::revoke_all, rights::rights};
 use super::{
+    blocking::{on_files, span as length},
     file_access,
-    reading::{on_files, span as length},
 };
 use crate::{
-    executor::{
-        Context, PlaceVerb, Refusal, Workload,
-        token_audit::{TokenAudit, TokenHolder},
-    },
+    executor::{Context, PlaceVerb, Refusal, Workload},
     held_token::{HeldToken, OF_VAULT, TaskFile, TokenFiles, TokenPlace},
     present,
+    token_audit::{TokenAudit, TokenHolder},
     vault::{Server, TaskKey, boot_now},
 };
 

@@ -70,7 +70,7 @@ fn node_with(contact: Option<NodeContact>) -> Node {
             outdated: 3,
             outdated_for: Duration::from_secs(90),
         }),
-        consul_logins: Box::new(|| ConsulLoginFigures { logged_in: 5, failed: 6 }),
+        consul_logins: Box::new(|| crate::consul::ConsulLoginFigures { logged_in: 5, failed: 6 }),
         vault: Box::new(|| VaultFigures {
             logged_in: 5,
             failed: 2,

@@ -7,7 +7,12 @@ use std::fmt;
 use super::{names, number, page::Page};
 use crate::{consul::ConsulLoginFigures, vault::VaultFigures};
 
-pub(super) fn write(page: &mut Page<'_>, figures: VaultFigures) -> fmt::Result {
+pub(super) fn write(page: &mut Page<'_>, vault: VaultFigures, consul: ConsulLoginFigures) -> fmt::Result {
+    write_vault(page, vault)?;
+    write_consul(page, consul)
+}
+
+fn write_vault(page: &mut Page<'_>, figures: VaultFigures) -> fmt::Result {
     let VaultFigures { logged_in, failed, outdated, outdated_for } = figures;
     let logins = [("done", logged_in), ("failed", failed)];
     page.counters(&names::VAULT_LOGINS, logins.map(|(result, count)| ([result], count)))?;
@@ -15,7 +20,7 @@ pub(super) fn write(page: &mut Page<'_>, figures: VaultFigures) -> fmt::Result {
     page.gauges(&names::VAULT_OUTDATED_AGE, [([], outdated_for.as_secs_f64())])
 }
 
-pub(super) fn write_consul(page: &mut Page<'_>, figures: ConsulLoginFigures) -> fmt::Result {
+fn write_consul(page: &mut Page<'_>, figures: ConsulLoginFigures) -> fmt::Result {
     let ConsulLoginFigures { logged_in, failed } = figures;
     let logins = [("done", logged_in), ("failed", failed)];
     page.counters(&names::CONSUL_LOGINS, logins.map(|(result, count)| ([result], count)))

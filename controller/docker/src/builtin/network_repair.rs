@@ -61,22 +61,22 @@ impl BuiltinState {
     }
 
     /// Which networks reports are about.
-    fn doubted(&self, reports: &Reports) -> Doubted {
-        let Some(networks) = self.networks.bridge.opened() else { return Doubted::default() };
-        let mut doubted = Doubted { rules: reports.rules != RuleChange::OwnOnly, ..Doubted::default() };
+    fn doubted(&self, reports: &Reports) -> Doubts {
+        let Some(networks) = self.networks.bridge.opened() else { return Doubts::default() };
+        let mut doubted = Doubts { rules: reports.rules != RuleChange::OwnOnly, ..Doubts::default() };
         for change in &reports.links {
             match networks.concern(change) {
                 Concern::Nothing => {}
                 Concern::Owner(owner) => {
                     doubted.owners.extend(Some(owner).filter(|owner| is_of_container(owner)))
                 }
-                Concern::All => return Doubted::ALL,
+                Concern::All => return Doubts::ALL,
             }
         }
         doubted
     }
 
-    fn repair(&self, engine: &Engine, doubted: &Doubted) -> DriverResult<()> {
+    fn repair(&self, engine: &Engine, doubted: &Doubts) -> DriverResult<()> {
         let bridged = self.bridged()?;
         if let Some(networks) = self.networks.bridge.opened().filter(|_| doubted.rules && !bridged.is_empty())
         {
@@ -94,7 +94,7 @@ impl BuiltinState {
 
 /// What may be damaged.
 #[derive(Debug, Default)]
-struct Doubted {
+struct Doubts {
     /// The rules that all networks share.
     rules: bool,
     /// Every network.
@@ -103,7 +103,7 @@ struct Doubted {
     owners: BTreeSet<String>,
 }
 
-impl Doubted {
+impl Doubts {
     const ALL: Self = Self { rules: true, networks: true, owners: BTreeSet::new() };
 
     fn is_nothing(&self) -> bool {
@@ -112,7 +112,7 @@ impl Doubted {
 }
 
 /// Waits until a network may be damaged: after a report of the kernel, or for the next inspection.
-async fn next_doubt(shared: &BuiltinState, sources: &mut Option<Sources>) -> Doubted {
+async fn next_doubt(shared: &BuiltinState, sources: &mut Option<Sources>) -> Doubts {
     let inspection = Instant::now() + INSPECTION_PERIOD;
     loop {
         let rule_port = shared.networks.bridge.opened().and_then(|networks| networks.rule_port().ok());
@@ -128,7 +128,7 @@ async fn next_doubt(shared: &BuiltinState, sources: &mut Option<Sources>) -> Dou
         };
         tokio::select! {
             () = woken => time::sleep(BURST).await,
-            () = time::sleep_until(inspection) => return Doubted::ALL,
+            () = time::sleep_until(inspection) => return Doubts::ALL,
         }
     }
 }

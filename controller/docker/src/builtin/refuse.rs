@@ -4,7 +4,7 @@
 
 use herdlet_api_types::manifest::{Text, driver::DockerConfig};
 
-use super::size_limit;
+use super::storage_options;
 use crate::{
     config::{ContainerConfig, FieldError},
     create::{LogSource, joined},
@@ -41,7 +41,7 @@ pub(super) fn refusals(config: &ContainerConfig) -> Vec<FieldError> {
     found.extend(devices(docker));
     found.extend(security_options(docker));
     found.extend(settings(docker));
-    found.extend(size_limit::of_options(&docker.storage_opt.0).err());
+    found.extend(storage_options::of_options(&docker.storage_opt.0).err());
     let has_limit = |name: &String| LIMITS.iter().any(|(known, _)| known == name);
     let unknown = docker.ulimit.0.keys().filter(|name| !has_limit(name));
     found.extend(unknown.map(|name| FieldError::new(format!("ulimit.{name}"), "there is no such limit")));

@@ -2,7 +2,7 @@
 
 use super::{ANY, arguments, data::WhenEmpty, refused, row};
 use crate::{
-    context::{Asked, Context},
+    context::{Context, QueryId},
     error::{Fault, Outcome},
     function::{
         Function,
@@ -75,7 +75,7 @@ impl Call<'_> {
 }
 
 /// Returns the data of an answer; none if it is pending or absent.
-fn answered(context: &mut Context<'_>, query: Query) -> Outcome<(Asked, Option<Value>)> {
+fn answered(context: &mut Context<'_>, query: Query) -> Outcome<(QueryId, Option<Value>)> {
     let (asked, answer) = context.ask(query)?;
     let found = match answer {
         Answer::Pending | Answer::Absent => None,

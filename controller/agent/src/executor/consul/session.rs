@@ -18,12 +18,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     consul::{ConsulCluster, owed::LastHolder},
-    executor::{
-        Context, Refusal,
-        reading::on_files,
-        token_audit::{TokenAudit, TokenHolder},
-    },
+    executor::{Context, Refusal, blocking::on_files},
     held_token::{HeldToken, TokenPlace},
+    token_audit::{TokenAudit, TokenHolder},
     vault::boot_now,
 };
 

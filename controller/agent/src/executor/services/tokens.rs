@@ -18,9 +18,9 @@ use crate::{
     consul::{ConsulCluster, owed::LastHolder},
     executor::{
         Context, Refusal,
+        blocking::on_files,
         consul::{Holder, Keeper, Session},
         identities, login_identity,
-        reading::on_files,
     },
     held_token::{HeldToken, TokenPlace},
     service_tokens::ServiceToken,

@@ -82,7 +82,9 @@ impl AssumedVariables {
     /// its own, and the other names of the node are known.
     fn is_the_machines(name: &str) -> bool {
         let variable = key_in("env", name).unwrap_or(name);
-        !["NOMAD_", "VAULT_TOKEN", "node.", "node[", "secret."].iter().any(|own| variable.starts_with(own))
+        !["NOMAD_", "VAULT_TOKEN", "CONSUL_HTTP_TOKEN", "CONSUL_TOKEN", "node.", "node[", "secret."]
+            .iter()
+            .any(|own| variable.starts_with(own))
     }
 
     /// Assumes a name; returns `false` if it already was.
