@@ -80,7 +80,7 @@ fn every_job_file_has_a_check() {
 const REFUSED: [(&str, &str); 4] = [
     ("mounts", "mount[1].type"),
     ("names", "mac_address"),
-    ("network", "network_mode"),
+    ("network", "network_aliases"),
     // The name is known to the daemons only, and the credentials of the task are not for its mirror.
     ("private", "registry.test"),
 ];
