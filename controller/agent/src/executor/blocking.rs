@@ -1,10 +1,11 @@
-//! Blocking work on the files of tasks, and its times.
+//! Blocking work on the files of tasks.
 //!
-//! In: work that may wait for a disk. Out: its result, or why it is repeated.
+//! In: work that may wait for a disk. Out: its result in the terms of the planner, or why it is repeated.
 
-use std::{fmt::Display, time::Duration};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
-use herdlet_base::observation::Class;
+use herdlet_base::observation::{Class, Observation};
+use herdlet_plan::{action::Outcome, facts::Facts};
 
 use super::Refusal;
 
@@ -28,4 +29,14 @@ where
 /// A length of time, for the planner.
 pub(super) fn span(length: Duration) -> herdlet_api_types::Duration {
     herdlet_api_types::Duration(i64::try_from(length.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// The outcome of an inspection. `facts` are those of what is present.
+pub(super) fn inspected(seen: Observation, facts: Option<Arc<Facts>>) -> Outcome {
+    match seen {
+        Observation::Present => Outcome::Present(facts),
+        Observation::Absent => Outcome::Absent,
+        Observation::Foreign { why } => Outcome::Foreign { why },
+        Observation::Lost { why } => Outcome::Lost { why },
+    }
 }

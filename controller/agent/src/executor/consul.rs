@@ -1,7 +1,7 @@
 //! The token of a task at Consul: log-in, verification, replacement, log-out.
 //!
 //! In: the task's `consul` block. Out: the token in the task's directories, the time of the next verification.
-//! Rules: a token that exists is never given up because Consul does not answer; what exists after a restart of the agent is used again.
+//! Rules: an outage of Consul never ends the use of a token; tokens that exist after a restart of the agent are used again.
 //! Each log-in and log-out has an audit line, without values.
 
 mod session;
@@ -12,7 +12,7 @@ use herdlet_api_types::{
     alloc::Allocation,
     job::{ConsulAccess, Task},
 };
-use herdlet_base::observation::{Class, Observation};
+use herdlet_base::observation::Class;
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::session::{Holder, Keeper, Session};
 use super::{
     Context, PlaceVerb, Refusal, Workload,
-    blocking::{on_files, span as length},
+    blocking::{inspected, on_files, span as length},
     file_access,
     login_identity::{self, LoginIdentity},
 };
@@ -146,12 +146,7 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
     let files = files(context, workload);
     let seen =
         on_files("inspect the token of Consul", move || files.inspect(&held, TaskFile::Written)).await?;
-    Ok(match seen {
-        Observation::Present => Outcome::Present(Some(facts)),
-        Observation::Absent => Outcome::Absent,
-        Observation::Foreign { why } => Outcome::Foreign { why },
-        Observation::Lost { why } => Outcome::Lost { why },
-    })
+    Ok(inspected(seen, Some(facts)))
 }
 
 async fn ensure(

@@ -38,7 +38,7 @@ use herdlet_storage::{
     volume::HostVolumes,
 };
 
-use super::{file_access, identities};
+use super::{blocking::inspected, file_access, identities};
 use crate::{
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
     present,
@@ -65,7 +65,7 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
                 Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
             },
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => dir.inspect().map(seen),
+            PlaceVerb::Inspect => dir.inspect().map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -93,7 +93,7 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         let result = match verb {
             PlaceVerb::Up => dir.up().map(|()| Outcome::Done(None)),
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => dir.inspect().map(seen),
+            PlaceVerb::Inspect => dir.inspect().map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -194,7 +194,7 @@ pub async fn mounts(
         let result = match verb {
             PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done(None)),
             PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => mounts.inspect(&bindings).map(seen),
+            PlaceVerb::Inspect => mounts.inspect(&bindings).map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -211,7 +211,7 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
                 .up(&volume)
                 .map(|path| Outcome::Done(Some(Facts::rooted(path.to_string_lossy().into_owned())))),
             PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => volumes.inspect(&volume).map(seen),
+            PlaceVerb::Inspect => volumes.inspect(&volume).map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -356,15 +356,6 @@ fn token_spec(
 fn task_path(context: &Context, workload: &Workload) -> PathBuf {
     let name = workload.task().map_or("", |task| task.name.as_str());
     context.paths.task(&workload.alloc.id, name)
-}
-
-fn seen(sight: Observation) -> Outcome {
-    match sight {
-        Observation::Present => Outcome::Present(None),
-        Observation::Absent => Outcome::Absent,
-        Observation::Foreign { why } => Outcome::Foreign { why },
-        Observation::Lost { why } => Outcome::Lost { why },
-    }
 }
 
 /// Facts to renew after this time; never if none.

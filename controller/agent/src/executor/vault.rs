@@ -11,7 +11,7 @@ mod rights;
 use std::{sync::Arc, time::Duration};
 
 use herdlet_api_types::job::VaultAccess;
-use herdlet_base::observation::{Class, Observation};
+use herdlet_base::observation::Class;
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use self::login::Failure;
 pub use self::{revocation::revoke_all, rights::rights};
 use super::{
-    blocking::{on_files, span as length},
+    blocking::{inspected, on_files, span as length},
     file_access,
 };
 use crate::{
@@ -97,12 +97,7 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
     context.vaults.note(key(workload), held.lease.failing_since_ns(boot_now()));
     let files = files(context, workload);
     let seen = on_files("inspect the token of Vault", move || files.inspect(&held, file_of(&access))).await?;
-    Ok(match seen {
-        Observation::Present => Outcome::Present(Some(facts)),
-        Observation::Absent => Outcome::Absent,
-        Observation::Foreign { why } => Outcome::Foreign { why },
-        Observation::Lost { why } => Outcome::Lost { why },
-    })
+    Ok(inspected(seen, Some(facts)))
 }
 
 async fn ensure(

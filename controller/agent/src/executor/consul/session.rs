@@ -1,7 +1,7 @@
 //! How one task or service gets a token of Consul, and keeps it.
 //!
-//! In: the token that it has, if any; an identity. Out: a token that Consul's agent knows. A new token is stored before anything else is
-//! done with it. A token is replaced only if Consul says that it is gone, or it is about to expire.
+//! In: the token that it has, if any; an identity. Out: a token that Consul's agent knows. A new token is stored before its first
+//! use. A token is replaced only if it is about to expire, or Consul has deleted it.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use crate::{
 const STEP_MAX: Duration = Duration::from_secs(30);
 /// How long the start of a task waits within one try until Consul's agent knows its new token.
 const PREFLIGHT_MAX: Duration = Duration::from_secs(10);
-/// The pauses between looks at a new token.
+/// The pauses between look-ups of a new token.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_LONGEST: Duration = Duration::from_secs(1);
 /// A token that is unknown for longer has been deleted, and is not only late.
@@ -157,7 +157,7 @@ impl Session<'_> {
             loop {
                 match self.cluster.reader.look_up(held.reveal()).await {
                     Err(AclError::NotFound { .. }) if is_new(held, boot_now()) => {}
-                    // It may not look itself up, and nothing says that it is gone.
+                    // Without the right to read itself, the token may still exist.
                     Ok(()) | Err(AclError::Refused { .. }) => return Ok(()),
                     Err(AclError::NotFound { .. }) => return Err(LookUpFailure::Gone),
                     Err(error @ AclError::Unreachable { .. }) => {

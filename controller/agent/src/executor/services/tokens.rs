@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use futures_util::future::join_all;
 use herdlet_api_types::{
     alloc::Allocation,
-    job::{ChangeMode, ConsulAccess, Identity, Provider, Service},
+    job::{ConsulAccess, Identity, Provider, Service},
     service::Registration,
 };
 use herdlet_services::catalog::ServiceOwner;
@@ -20,7 +20,8 @@ use crate::{
         Context, Refusal,
         blocking::on_files,
         consul::{Holder, Keeper, Session},
-        identities, login_identity,
+        identities,
+        login_identity::{self, LoginIdentity},
     },
     held_token::{HeldToken, TokenPlace},
     service_tokens::ServiceToken,
@@ -162,18 +163,9 @@ fn identity_of(
     let rules = cluster.logins.services.identity.as_ref()?;
     let prefix = owner.task.as_ref().map(|task| format!("{task}-")).unwrap_or_default();
     let port = service.port.as_deref().unwrap_or_default();
-    Some(Identity {
-        // Nomad's name.
-        name: format!("consul-service_{prefix}{name}-{port}"),
-        aud: rules.audiences.clone(),
-        ttl: Some(rules.ttl),
-        env: false,
-        file: false,
-        filepath: None,
-        change_mode: ChangeMode::Noop,
-        change_signal: None,
-        extra_claims: Vec::new(),
-    })
+    // Nomad's name.
+    let name = format!("consul-service_{prefix}{name}-{port}");
+    Some(LoginIdentity { name, audiences: rules.audiences.clone(), ttl: rules.ttl }.into())
 }
 
 /// The token of a service.

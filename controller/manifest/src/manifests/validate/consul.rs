@@ -1,14 +1,11 @@
 //! `consul` of a group and a task.
 
-use std::path::Path;
-
 use herdlet_api_types::{
     job::{ConsulAccess, Provider, Service},
-    manifest::{Consul, TaskSpec, Text, defaults::DEFAULT_IDENTITY},
+    manifest::{Consul, TaskSpec, Text},
 };
-use herdlet_base::token_path::path_of;
 
-use super::{Findings, GroupContext};
+use super::{Findings, GroupContext, identity};
 use crate::yaml::Trail;
 
 /// Where the task finds its token.
@@ -71,13 +68,5 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
     if spec.consul.is_none() {
         return;
     }
-    let list = trail.field("identities");
-    for (index, identity) in spec.identities.iter().flatten().enumerate() {
-        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
-        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
-        if path.is_some_and(|path| path == Path::new(FILE)) {
-            let message = "its file conflicts with that of the token of Consul";
-            findings.problem(&list.item(index).field("filepath"), message);
-        }
-    }
+    identity::leaves_file((FILE, "Consul"), spec, trail, findings);
 }
