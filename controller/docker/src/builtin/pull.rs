@@ -128,8 +128,7 @@ async fn order(
     };
     let policy = &shared.policy;
     let endpoints = policy.registries.endpoints(image, credentials.as_ref(), sources(policy)).await;
-    let endpoints = endpoints
-        .map_err(|error| DriverError::recoverable(format!("pull image {image}: {}", in_full(&error))))?;
+    let endpoints = endpoints.map_err(|error| failed(image, &PullError::from(error)))?;
     shared.message(id, format!("Downloading image {}", docker.image));
     Ok(PullOrder {
         image: image.clone(),
