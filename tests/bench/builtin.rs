@@ -30,7 +30,7 @@ const TOGETHER: usize = 100;
 const ADOPTED: usize = 200;
 /// By then the agent has released what starts needed.
 const SETTLED: Duration = Duration::from_secs(25);
-/// Between looks for the first act.
+/// The pause between checks for the first act.
 const LOOK: Duration = Duration::from_micros(100);
 /// Far longer than any start should take.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -76,7 +76,7 @@ async fn first(
         match timeout_at(deadline, describe()).await {
             Ok(Ok(description)) => return Ok(PluginHealth::Healthy(Box::new(description))),
             Ok(Err(error)) => why = error.to_string(),
-            // The last reason says more.
+            // `why` is from the last call that ended, which is more precise.
             Err(_) => return Err(OverdueError { limit, why }),
         }
         if timeout_at(deadline, sleep(delay)).await.is_err() {

@@ -1,4 +1,4 @@
-//! Tokens of Consul that nobody uses any more, and that are owed a log-out.
+//! Tokens of Consul that are no longer used and must be logged out.
 //!
 //! In: tokens of tasks that have ended, of services that are deregistered. Out: requests, repeated until Consul answers. Each token is
 //! stored until its log-out is confirmed, so that no crash and no outage leaves it valid. The directory is in memory, as the tokens.
@@ -24,7 +24,7 @@ use crate::{
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
 
-/// The tokens that are owed a log-out. Its methods block, except [`OwedTokens::follow`].
+/// Tokens that must be logged out. The methods block, except [`OwedTokens::follow`].
 pub struct OwedTokens {
     dir: PathBuf,
     changed: Notify,

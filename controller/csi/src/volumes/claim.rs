@@ -123,7 +123,7 @@ impl<'r> Claims<'r> {
         self.remove_with_parents(&paths::staging(claim), STAGING)
     }
 
-    /// Forgets a claim of which nothing is left but its record.
+    /// Removes the record of a claim that has nothing else left.
     pub(super) fn end(&self, claim: &Claim) -> Result<(), FsError> {
         if let Some(dir) = self.below(&paths::directory(claim))? {
             dir.unlink(OsStr::new(VOLUME_ID))?;
@@ -219,7 +219,7 @@ fn remove(dir: &Dir, name: &OsStr) -> Result<(), FsError> {
     }
 }
 
-/// The directories in a directory, by their decoded names. Anything else is not ours.
+/// Lists the subdirectories by their decoded names. Other entries are ignored.
 fn entries(dir: &Dir) -> Result<Vec<(String, Dir)>, FsError> {
     let mut found = Vec::new();
     for name in dir.names()? {

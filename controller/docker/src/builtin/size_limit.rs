@@ -1,7 +1,7 @@
 //! Limits of what containers write outside of their mounts: `storage_opt.size`.
 //!
-//! In: the limits that containers were recorded with. Out: containers that have written more are killed, with an event that says so. Few file
-//! systems have quotas for a directory, so that sizes are measured now and then; until then a container may write more.
+//! In: the limits that containers were recorded with. Out: containers that have written more are killed, and an event gives the reason. Few
+//! file systems have quotas for directories, so sizes are measured periodically; in between a container may write more.
 
 use std::{
     sync::Arc,

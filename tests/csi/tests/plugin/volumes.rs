@@ -194,7 +194,7 @@ async fn flaw_ended_allocation_stays_mounted_after_a_crash() {
     let stored = machine.create("data").await;
     machine.up(&claim("a"), &stored).await.unwrap();
     machine.restart_agent();
-    // Neither the allocation nor the volume is known any more.
+    // The registry has neither the allocation nor the volume.
     let left = machine.volumes.claims().await.unwrap();
     assert_eq!(left, [claim("a")]);
     machine.down(left.first().unwrap()).await.unwrap();
