@@ -118,7 +118,7 @@ impl<'r> Claims<'r> {
         if let Some((dir, name)) = self.parent(&self.open()?, &paths::staging(claim))? {
             remove(&dir, OsStr::new(&name))?;
             // After the directory: without the record, what is staged there would be unknown.
-            dir.unlink(OsStr::new(&paths::staging_record(claim)))?;
+            dir.remove_file(OsStr::new(&paths::staging_record(claim)))?;
         }
         self.remove_with_parents(&paths::staging(claim), STAGING)
     }
@@ -126,7 +126,7 @@ impl<'r> Claims<'r> {
     /// Forgets a claim of which nothing is left but its record.
     pub(super) fn end(&self, claim: &Claim) -> Result<(), FsError> {
         if let Some(dir) = self.below(&paths::directory(claim))? {
-            dir.unlink(OsStr::new(VOLUME_ID))?;
+            dir.remove_file(OsStr::new(VOLUME_ID))?;
         }
         self.remove_with_parents(&paths::directory(claim), CLAIMS)
     }

@@ -1,7 +1,10 @@
-//! Names of directories.
+//! Names of directories, and claims in them.
+
+use std::{fs, path::Path};
 
 use super::{
     Claim,
+    claim::Claims,
     paths::{self, PluginRoot, decode, encode},
 };
 use crate::capability::Usage;
@@ -13,6 +16,18 @@ fn claim(namespace: &str, volume: &str) -> Claim {
         volume: volume.to_owned(),
         usage: Usage::from_name("rw-file-system-single-node-writer").expect("a name of a use"),
     }
+}
+
+/// The directory of a plugin, without a plugin.
+fn root() -> (tempfile::TempDir, PluginRoot) {
+    let temp = tempfile::tempdir().expect("a directory");
+    let host = temp.path().canonicalize().expect("its path");
+    (temp, PluginRoot { host, inside: "/local/csi".to_owned() })
+}
+
+/// What is in a directory of the root: `per-alloc` or `staging`.
+fn left(root: &PluginRoot, folder: &str) -> usize {
+    fs::read_dir(root.host.join(folder)).into_iter().flatten().count()
 }
 
 #[test]
@@ -46,4 +61,20 @@ fn paths_contain_every_part_of_the_identity() {
     assert_eq!(root.target(&claim("default", "data[0]")), root.host.join(target));
     assert_ne!(paths::staging(&claim("a", "data")), paths::staging(&claim("b", "data")));
     assert_ne!(paths::directory(&claim("a", "data")), paths::directory(&claim("b", "data")));
+}
+
+/// A file that was being written when the agent was killed kept the directory from being removed.
+#[test]
+fn interrupted_records_are_removed() {
+    let (_temp, root) = root();
+    let (claims, claim) = (Claims::new(&root), claim("default", "data"));
+    claims.begin(&claim, "id-1").unwrap();
+    assert!(!claims.prepare_staging(&claim, "id-1").unwrap());
+    let draft = |path: &Path, name: &str| fs::write(root.host.join(path).join(name), "id").unwrap();
+    draft(&paths::staging_parent(&claim), &format!(".{}.new", paths::staging_record(&claim)));
+    claims.remove_staging(&claim).unwrap();
+    assert_eq!(left(&root, paths::STAGING), 0);
+    draft(&paths::directory(&claim), ".volume-id.new");
+    claims.end(&claim).unwrap();
+    assert_eq!(left(&root, paths::CLAIMS), 0);
 }
