@@ -161,7 +161,7 @@ impl NodeVolumes {
         // Without the volume's id, no call was made.
         if let Some(volume_id) = &found.volume_id {
             self.unpublish(client, claim, volume_id).await?;
-            self.unstage(client, claim, volume_id).await?;
+            self.unstage(client, claim).await?;
         }
         self.on_disk(claim, |claims, claim| Ok(claims.end(claim)?)).await
     }
@@ -210,14 +210,11 @@ impl NodeVolumes {
         self.on_disk(claim, |claims, claim| Ok(claims.remove_target(claim)?)).await
     }
 
-    async fn unstage(&self, client: &Client, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
-        if !self.on_disk(claim, |claims, claim| Ok(claims.is_last_of_staging(claim)?)).await? {
-            return Ok(());
-        }
-        // It may be another one: the claim was refused because of it, and is the last.
-        let staged = self.on_disk(claim, |claims, claim| Ok(claims.staged_id(claim)?)).await?;
-        let volume_id = staged.as_deref().unwrap_or(volume_id);
-        let result = client.unstage(volume_id, &self.root.inside(claim).staging).await;
+    async fn unstage(&self, client: &Client, claim: &Claim) -> Result<(), VolumeError> {
+        // It may be that of another volume: the claim was refused because of it, and is the last.
+        let staged = self.on_disk(claim, |claims, claim| Ok(claims.last_staged_id(claim)?)).await?;
+        let Some(volume_id) = staged else { return Ok(()) };
+        let result = client.unstage(&volume_id, &self.root.inside(claim).staging).await;
         let path = self.root.staging(claim);
         let is_mounted = self.is_mounted(path.clone()).await?;
         match result {

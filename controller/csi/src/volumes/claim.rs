@@ -84,25 +84,23 @@ impl<'r> Claims<'r> {
         Ok(is_staged)
     }
 
-    /// Whether the volume may be staged for this use, and no other claim has it.
-    pub(super) fn is_last_of_staging(&self, claim: &Claim) -> Result<bool, FsError> {
-        let path = self.root.staging(claim);
-        // The mount table first: a mount of a server that does not answer would block.
-        let is_mounted = self.root.is_mounted(&path).map_err(|error| FsError::io("examine", path, error))?;
-        let is_staged = is_mounted || self.exists(&paths::staging(claim))?;
-        let Some(allocs) = self.below(Path::new(CLAIMS))?.filter(|_| is_staged) else { return Ok(false) };
+    /// The id of the volume that is staged for this use, or was about to be. `None`: there is none, or another claim has
+    /// this use.
+    pub(super) fn last_staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+        let Some(staged) = self.staged_id(claim)? else { return Ok(None) };
+        let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(Some(staged)) };
         for alloc in allocs.names()? {
             let Some(alloc) = alloc.to_str().and_then(paths::decode) else { continue };
             let other = Claim { alloc, ..claim.clone() };
-            if other.alloc != claim.alloc && self.below(&paths::directory(&other))?.is_some() {
-                return Ok(false);
+            if other.alloc != claim.alloc && self.find(&other)?.is_some() {
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(staged))
     }
 
-    /// The id of the volume that is staged, or was about to be.
-    pub(super) fn staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+    /// The record decides whether something is staged: it is written before the directory, and removed after it.
+    fn staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
         let Some(dir) = self.below(&paths::staging_parent(claim))? else { return Ok(None) };
         read_id(&dir, &paths::staging_record(claim))
     }
@@ -113,22 +111,36 @@ impl<'r> Claims<'r> {
         remove(&dir, OsStr::new(TARGET))
     }
 
-    /// Removes the directory to stage at, at which nothing is mounted, and its parents that are empty.
+    /// Removes the directory to stage at, at which nothing is mounted.
     pub(super) fn remove_staging(&self, claim: &Claim) -> Result<(), FsError> {
         if let Some((dir, name)) = self.parent(&self.open()?, &paths::staging(claim))? {
             remove(&dir, OsStr::new(&name))?;
-            // After the directory: without the record, what is staged there would be unknown.
+        }
+        self.remove_staging_record(claim)
+    }
+
+    /// Removes the record beside the directory to stage at, and their parents that are empty.
+    fn remove_staging_record(&self, claim: &Claim) -> Result<(), FsError> {
+        if let Some(dir) = self.below(&paths::staging_parent(claim))? {
             dir.remove_file(OsStr::new(&paths::staging_record(claim)))?;
         }
-        self.remove_with_parents(&paths::staging(claim), STAGING)
+        self.remove_empty_parents(&paths::staging(claim), STAGING)
     }
 
     /// Forgets a claim of which nothing is left but its record.
     pub(super) fn end(&self, claim: &Claim) -> Result<(), FsError> {
-        if let Some(dir) = self.below(&paths::directory(claim))? {
+        if self.staged_id(claim)?.is_none() {
+            // The writing of the record may have been interrupted.
+            self.remove_staging_record(claim)?;
+        }
+        let path = paths::directory(claim);
+        if let Some(dir) = self.below(&path)? {
             dir.remove_file(OsStr::new(VOLUME_ID))?;
         }
-        self.remove_with_parents(&paths::directory(claim), CLAIMS)
+        if let Some((dir, name)) = self.parent(&self.open()?, &path)? {
+            remove(&dir, OsStr::new(&name))?;
+        }
+        self.remove_empty_parents(&path, CLAIMS)
     }
 
     pub(super) fn list(&self) -> Result<Vec<Claim>, FsError> {
@@ -162,11 +174,6 @@ impl<'r> Claims<'r> {
         }
     }
 
-    fn exists(&self, path: &Path) -> Result<bool, FsError> {
-        let Some((dir, name)) = self.parent(&self.open()?, path)? else { return Ok(false) };
-        Ok(dir.stat_name(OsStr::new(&name))?.is_some())
-    }
-
     /// The parent of a path, and the last component.
     fn parent(&self, root: &Dir, path: &Path) -> Result<Option<(Dir, String)>, FsError> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
@@ -179,12 +186,9 @@ impl<'r> Claims<'r> {
         }
     }
 
-    /// Removes a directory, and its parents below `top` that become empty.
-    fn remove_with_parents(&self, path: &Path, top: &str) -> Result<(), FsError> {
+    /// Removes the parents of a path below `top` that are empty.
+    fn remove_empty_parents(&self, path: &Path, top: &str) -> Result<(), FsError> {
         let root = self.open()?;
-        if let Some((dir, name)) = self.parent(&root, path)? {
-            remove(&dir, OsStr::new(&name))?;
-        }
         let parents = path.ancestors().skip(1).take_while(|parent| *parent != Path::new(top));
         for parent in parents {
             let Some((dir, name)) = self.parent(&root, parent)? else { continue };

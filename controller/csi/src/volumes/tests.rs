@@ -74,7 +74,10 @@ fn interrupted_records_are_removed() {
     draft(&paths::staging_parent(&claim), &format!(".{}.new", paths::staging_record(&claim)));
     claims.remove_staging(&claim).unwrap();
     assert_eq!(left(&root, paths::STAGING), 0);
+    fs::create_dir_all(root.host.join(paths::staging_parent(&claim))).unwrap();
+    draft(&paths::staging_parent(&claim), &format!(".{}.new", paths::staging_record(&claim)));
+    assert_eq!(claims.last_staged_id(&claim).unwrap(), None);
     draft(&paths::directory(&claim), ".volume-id.new");
     claims.end(&claim).unwrap();
-    assert_eq!(left(&root, paths::CLAIMS), 0);
+    assert_eq!((left(&root, paths::CLAIMS), left(&root, paths::STAGING)), (0, 0));
 }

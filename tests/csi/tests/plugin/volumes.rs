@@ -352,6 +352,22 @@ async fn another_volume_with_the_same_name_is_not_mistaken_for_it() {
     machine.assert_clean("all are down");
 }
 
+/// The record of a staged volume is written before its directory, and removed after it. The agent was killed in between.
+#[tokio::test]
+async fn a_record_without_a_directory_does_not_keep_the_name() {
+    let Some(mut machine) = Machine::start(&[]).await else { return };
+    let (first, second) = (machine.create("first").await, machine.create("second").await);
+    machine.running.fail("NodeStageVolume", "status 13 broken");
+    machine.up(&claim("a"), &first).await.unwrap_err();
+    let usage = claim("a").usage.to_string();
+    fs::remove_dir(machine.root.join("staging/default/data").join(usage)).unwrap();
+    machine.restart_agent();
+    machine.down(&claim("a")).await.unwrap();
+    machine.assert_clean("down");
+    machine.up(&claim("b"), &second).await.unwrap();
+    machine.down(&claim("b")).await.unwrap();
+}
+
 /// A block device is published as a file; nothing is mounted where it is staged.
 #[tokio::test]
 async fn block_devices_come_up_and_leave_nothing() {
