@@ -84,15 +84,18 @@ impl<'r> Claims<'r> {
         Ok(is_staged)
     }
 
-    /// The id of the volume that is staged for this use, or was about to be. `None`: there is none, or another claim has
-    /// this use.
+    /// The id of the volume that is staged for this use, or was about to be. `None`: there is none, or another claim
+    /// uses it. A claim on another volume with the same name, which is refused, does not use it.
     pub(super) fn last_staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
         let Some(staged) = self.staged_id(claim)? else { return Ok(None) };
         let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(Some(staged)) };
         for alloc in allocs.names()? {
             let Some(alloc) = alloc.to_str().and_then(paths::decode) else { continue };
             let other = Claim { alloc, ..claim.clone() };
-            if other.alloc != claim.alloc && self.find(&other)?.is_some() {
+            if other.alloc == claim.alloc {
+                continue;
+            }
+            if self.find(&other)?.is_some_and(|found| found.volume_id.as_deref() == Some(&*staged)) {
                 return Ok(None);
             }
         }

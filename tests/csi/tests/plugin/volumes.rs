@@ -352,6 +352,20 @@ async fn another_volume_with_the_same_name_is_not_mistaken_for_it() {
     machine.assert_clean("all are down");
 }
 
+/// The claim that waits for the end of the first volume was counted as its user, so it waited for ever.
+#[tokio::test]
+async fn a_refused_claim_does_not_use_the_volume_that_it_waits_for() {
+    let Some(machine) = Machine::start(&[]).await else { return };
+    let (first, second) = (machine.create("first").await, machine.create("second").await);
+    machine.up(&claim("a"), &first).await.unwrap();
+    let error = machine.up(&claim("b"), &second).await.unwrap_err();
+    assert!(matches!(error, VolumeError::OtherVolume { .. }), "{error}");
+    machine.down(&claim("a")).await.unwrap();
+    machine.up(&claim("b"), &second).await.unwrap();
+    machine.down(&claim("b")).await.unwrap();
+    machine.assert_clean("both are down");
+}
+
 /// The record of a staged volume is written before its directory, and removed after it. The agent was killed in between.
 #[tokio::test]
 async fn a_record_without_a_directory_does_not_keep_the_name() {
