@@ -96,6 +96,8 @@ pub struct NodeVolumes {
     root: Arc<PluginRoot>,
     /// One for each volume in use by a call.
     locks: Mutex<BTreeMap<VolumeName, Weak<tokio::sync::Mutex<()>>>>,
+    /// Held for each step on disk. Volumes have common parents, which are removed when they are empty.
+    steps: Arc<Mutex<()>>,
 }
 
 /// Namespace and name of a volume.
@@ -110,7 +112,7 @@ pub struct NodePlugin<'a> {
 
 impl NodeVolumes {
     pub fn new(root: PluginRoot) -> Self {
-        Self { root: Arc::new(root), locks: Mutex::default() }
+        Self { root: Arc::new(root), locks: Mutex::default(), steps: Arc::default() }
     }
 
     /// Stages and publishes a volume. Returns its path on this machine. `volume.usage` is that of the claim.
@@ -189,9 +191,7 @@ impl NodeVolumes {
     ///
     /// If the plugin's directory can't be read.
     pub async fn claims(&self) -> Result<Vec<Claim>, VolumeError> {
-        let root = Arc::clone(&self.root);
-        let listed = off_thread(move || Claims::new(&root).list()).await;
-        Ok(listed.map_err(|_| VolumeError::Interrupted)??)
+        self.step(|claims| Ok(claims.list()?)).await
     }
 
     async fn unpublish(&self, client: &Client, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
@@ -244,9 +244,20 @@ impl NodeVolumes {
         claim: &Claim,
         work: impl FnOnce(&Claims<'_>, &Claim) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let (root, claim) = (Arc::clone(&self.root), claim.clone());
-        let result = off_thread(move || work(&Claims::new(&root), &claim)).await;
-        result.map_err(|_| VolumeError::Interrupted)?
+        let claim = claim.clone();
+        self.step(move |claims| work(claims, &claim)).await
+    }
+
+    async fn step<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Claims<'_>) -> Result<T, VolumeError> + Send + 'static,
+    ) -> Result<T, VolumeError> {
+        let (root, steps) = (Arc::clone(&self.root), Arc::clone(&self.steps));
+        let result = off_thread(move || {
+            let _alone = steps.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&Claims::new(&root))
+        });
+        result.await.map_err(|_| VolumeError::Interrupted)?
     }
 
     /// Asks the mount table: a mount of a server that does not answer would block other calls.

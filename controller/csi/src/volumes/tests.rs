@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use super::{
-    Claim,
+    Claim, NodeVolumes, VolumeError,
     claim::Claims,
     paths::{self, PluginRoot, decode, encode},
 };
@@ -79,5 +79,31 @@ fn interrupted_records_are_removed() {
     assert_eq!(claims.last_staged_id(&claim).unwrap(), None);
     draft(&paths::directory(&claim), ".volume-id.new");
     claims.end(&claim).unwrap();
+    assert_eq!((left(&root, paths::CLAIMS), left(&root, paths::STAGING)), (0, 0));
+}
+
+/// A volume that went down removed a common parent between two steps of another that came up.
+#[tokio::test]
+async fn volumes_keep_the_directories_of_each_other() {
+    let (_temp, root) = root();
+    let volumes = NodeVolumes::new(root.clone());
+    let life = async |name: &str| {
+        let claim = claim("default", name);
+        for _ in 0..100 {
+            let begun = volumes.on_disk(&claim, |claims, claim| {
+                claims.begin(claim, "id-1")?;
+                claims.prepare_staging(claim, "id-1")
+            });
+            assert!(!begun.await?);
+            let ended = volumes.on_disk(&claim, |claims, claim| {
+                claims.remove_staging(claim)?;
+                Ok(claims.end(claim)?)
+            });
+            ended.await?;
+        }
+        Ok::<(), VolumeError>(())
+    };
+    let (one, two) = tokio::join!(life("one"), life("two"));
+    one.and(two).unwrap();
     assert_eq!((left(&root, paths::CLAIMS), left(&root, paths::STAGING)), (0, 0));
 }
