@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use herdlet_base::safe_fs::FsError;
+use herdlet_base::{observation::Class, safe_fs::FsError};
 use herdlet_runtime::off_thread;
 
 use crate::{
@@ -72,10 +72,8 @@ impl VolumeError {
         match self {
             Self::Call(error) => error.class() == ErrorClass::Retry,
             Self::Table(_) | Self::Interrupted => true,
-            Self::Files(_)
-            | Self::Invisible { .. }
-            | Self::StillMounted { .. }
-            | Self::OtherVolume { .. } => false,
+            Self::Files(error) => error.class() == Class::Retry,
+            Self::Invisible { .. } | Self::StillMounted { .. } | Self::OtherVolume { .. } => false,
         }
     }
 }

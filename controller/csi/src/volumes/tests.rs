@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use herdlet_base::safe_fs::FsError;
+
 use super::{
     Claim, NodeVolumes, VolumeError,
     claim::Claims,
@@ -106,4 +108,11 @@ async fn volumes_keep_the_directories_of_each_other() {
     let (one, two) = tokio::join!(life("one"), life("two"));
     one.and(two).unwrap();
     assert_eq!((left(&root, paths::CLAIMS), left(&root, paths::STAGING)), (0, 0));
+}
+
+#[test]
+fn errors_of_files_are_temporary_by_their_class() {
+    let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    assert!(VolumeError::Files(FsError::io("write", "/f", full)).is_temporary());
+    assert!(!VolumeError::Files(FsError::Link { path: "/f".into() }).is_temporary());
 }
