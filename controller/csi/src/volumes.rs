@@ -61,6 +61,8 @@ pub enum VolumeError {
         found.as_deref().map_or_else(|| "an unknown volume".to_owned(), |found| format!("the volume {found}"))
     )]
     OtherVolume { volume_id: String, found: Option<String>, path: PathBuf },
+    #[error("list {}: it has more than {entries_max} entries; remove those that the agent has not created", path.display())]
+    Crowded { path: PathBuf, entries_max: usize },
     /// The agent is ending.
     #[error("use the plugin's directory: the work was interrupted")]
     Interrupted,
@@ -73,7 +75,10 @@ impl VolumeError {
             Self::Call(error) => error.class() == ErrorClass::Retry,
             Self::Table(_) | Self::Interrupted => true,
             Self::Files(error) => error.class() == Class::Retry,
-            Self::Invisible { .. } | Self::StillMounted { .. } | Self::OtherVolume { .. } => false,
+            Self::Invisible { .. }
+            | Self::StillMounted { .. }
+            | Self::OtherVolume { .. }
+            | Self::Crowded { .. } => false,
         }
     }
 }
@@ -189,7 +194,7 @@ impl NodeVolumes {
     ///
     /// If the plugin's directory can't be read.
     pub async fn claims(&self) -> Result<Vec<Claim>, VolumeError> {
-        self.step(|claims| Ok(claims.list()?)).await
+        self.step(|claims| claims.list()).await
     }
 
     async fn unpublish(&self, client: &Client, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
@@ -210,7 +215,7 @@ impl NodeVolumes {
 
     async fn unstage(&self, client: &Client, claim: &Claim) -> Result<(), VolumeError> {
         // It may be that of another volume: the claim was refused because of it, and is the last.
-        let staged = self.on_disk(claim, |claims, claim| Ok(claims.last_staged_id(claim)?)).await?;
+        let staged = self.on_disk(claim, |claims, claim| claims.last_staged_id(claim)).await?;
         let Some(volume_id) = staged else { return Ok(()) };
         let result = client.unstage(&volume_id, &self.root.inside(claim).staging).await;
         let path = self.root.staging(claim);

@@ -39,6 +39,9 @@ const VOLUME_ID: &str = "volume-id";
 /// Longer than any id that a plugin may return.
 const VOLUME_ID_BYTES_MAX: u64 = 4096;
 
+/// More than the allocations of one machine. A plugin can write to the directory.
+const ENTRIES_MAX: usize = 2048;
+
 /// Of all directories: only the agent and plugins may enter.
 const PRIVATE: Rights = Rights::Exact { mode: 0o700, owner: None };
 
@@ -86,16 +89,16 @@ impl<'r> Claims<'r> {
 
     /// The id of the volume that is staged for this use, or was about to be. `None`: there is none, or another claim
     /// uses it. A claim on another volume with the same name, which is refused, does not use it.
-    pub(super) fn last_staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+    pub(super) fn last_staged_id(&self, claim: &Claim) -> Result<Option<String>, VolumeError> {
         let Some(staged) = self.staged_id(claim)? else { return Ok(None) };
         let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(Some(staged)) };
-        for alloc in allocs.names()? {
-            let Some(alloc) = alloc.to_str().and_then(paths::decode) else { continue };
+        for alloc in names(&allocs)? {
             let other = Claim { alloc, ..claim.clone() };
             if other.alloc == claim.alloc {
                 continue;
             }
-            if self.find(&other)?.is_some_and(|found| found.volume_id.as_deref() == Some(&*staged)) {
+            let Some(dir) = open_claims(&self.open()?, &paths::directory(&other))? else { continue };
+            if read_id(&dir, VOLUME_ID)?.as_deref() == Some(&*staged) {
                 return Ok(None);
             }
         }
@@ -146,20 +149,21 @@ impl<'r> Claims<'r> {
         self.remove_empty_parents(&path, CLAIMS)
     }
 
-    pub(super) fn list(&self) -> Result<Vec<Claim>, FsError> {
+    pub(super) fn list(&self) -> Result<Vec<Claim>, VolumeError> {
         let mut claims = Vec::new();
         let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(claims) };
-        for (alloc, dir) in entries(&allocs)? {
-            for (namespace, dir) in entries(&dir)? {
-                for (volume, dir) in entries(&dir)? {
-                    let usages = entries(&dir)?.into_iter().filter_map(|(usage, _)| Usage::from_name(&usage));
-                    claims.extend(usages.map(|usage| {
-                        let (alloc, namespace, volume) = (alloc.clone(), namespace.clone(), volume.clone());
-                        Claim { alloc, namespace, volume, usage }
-                    }));
-                }
-            }
-        }
+        each(&allocs, |alloc, namespaces| {
+            each(namespaces, |namespace, volumes| {
+                each(volumes, |volume, usages| {
+                    each(usages, |usage, _| {
+                        let Some(usage) = Usage::from_name(usage) else { return Ok(()) };
+                        let (alloc, namespace) = (alloc.to_owned(), namespace.to_owned());
+                        claims.push(Claim { alloc, namespace, volume: volume.to_owned(), usage });
+                        Ok(())
+                    })
+                })
+            })
+        })?;
         claims.sort();
         Ok(claims)
     }
@@ -226,15 +230,29 @@ fn remove(dir: &Dir, name: &OsStr) -> Result<(), FsError> {
     }
 }
 
-/// The directories in a directory, by their decoded names. Anything else is not ours.
-fn entries(dir: &Dir) -> Result<Vec<(String, Dir)>, FsError> {
-    let mut found = Vec::new();
-    for name in dir.names()? {
-        let decoded = name.to_str().and_then(paths::decode);
-        let Some(decoded) = decoded else { continue };
-        if let Ok(inner) = dir.open_below(Path::new(&name), Crossing::Nothing) {
-            found.push((decoded, inner));
+/// Calls `visit` with each directory in a directory and its decoded name.
+fn each(dir: &Dir, mut visit: impl FnMut(&str, &Dir) -> Result<(), VolumeError>) -> Result<(), VolumeError> {
+    for name in names(dir)? {
+        if let Some(inner) = open_claims(dir, Path::new(&paths::encode(&name)))? {
+            visit(&name, &inner)?;
         }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Opens a directory with claims. `None`: there is none. Anything else was not created by the agent.
+fn open_claims(dir: &Dir, path: &Path) -> Result<Option<Dir>, FsError> {
+    match dir.open_below(path, Crossing::Nothing) {
+        Ok(inner) => Ok(Some(inner)),
+        Err(FsError::NotADirectory { .. } | FsError::Link { .. } | FsError::Mounted { .. }) => Ok(None),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The decoded names in a directory.
+fn names(dir: &Dir) -> Result<Vec<String>, VolumeError> {
+    let crowded = || VolumeError::Crowded { path: dir.path().to_owned(), entries_max: ENTRIES_MAX };
+    let names = dir.names_up_to(ENTRIES_MAX)?.ok_or_else(crowded)?;
+    Ok(names.iter().filter_map(|name| name.to_str().and_then(paths::decode)).collect())
 }

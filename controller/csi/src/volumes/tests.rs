@@ -116,3 +116,41 @@ fn errors_of_files_are_temporary_by_their_class() {
     assert!(VolumeError::Files(FsError::io("write", "/f", full)).is_temporary());
     assert!(!VolumeError::Files(FsError::Link { path: "/f".into() }).is_temporary());
 }
+
+/// Claims beyond the limit of open files were left out.
+#[test]
+fn many_claims_are_listed_one_after_the_other() {
+    let (_temp, root) = root();
+    let claims: Vec<Claim> =
+        (1000..2100).map(|alloc| Claim { alloc: alloc.to_string(), ..claim("default", "data") }).collect();
+    for claim in &claims {
+        fs::create_dir_all(root.host.join(paths::directory(claim))).unwrap();
+    }
+    fs::write(root.host.join(paths::CLAIMS).join("file"), "").unwrap();
+    assert_eq!(Claims::new(&root).list().unwrap(), claims);
+}
+
+/// A file among the claims kept every volume from being unstaged.
+#[test]
+fn foreign_files_are_no_claims() {
+    let (_temp, root) = root();
+    let (claims, claim) = (Claims::new(&root), claim("default", "data"));
+    claims.begin(&claim, "id-1").unwrap();
+    assert!(!claims.prepare_staging(&claim, "id-1").unwrap());
+    fs::write(root.host.join(paths::CLAIMS).join("file"), "").unwrap();
+    std::os::unix::fs::symlink(".", root.host.join(paths::CLAIMS).join("link")).unwrap();
+    assert_eq!(claims.last_staged_id(&claim).unwrap().as_deref(), Some("id-1"));
+    assert_eq!(claims.list().unwrap(), [claim]);
+}
+
+#[test]
+fn a_directory_with_too_many_entries_is_an_error() {
+    let (_temp, root) = root();
+    let folder = root.host.join(paths::CLAIMS);
+    fs::create_dir(&folder).unwrap();
+    for number in 0..=2048 {
+        fs::write(folder.join(number.to_string()), "").unwrap();
+    }
+    let error = Claims::new(&root).list().unwrap_err();
+    assert!(error.to_string().contains("it has more than 2048 entries"), "{error}");
+}
