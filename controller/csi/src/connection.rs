@@ -4,7 +4,7 @@
 //! connection of its own: a plugin that hangs, or that was replaced, affects no other call. If the deadline passes, the
 //! connection is closed, which cancels the call in the plugin. Source of the protocol: `doc/PROTOCOL-HTTP2.md` of grpc/grpc.
 
-use std::{error::Error, os::fd::AsRawFd as _, path::Path, time::Duration};
+use std::{os::fd::AsRawFd as _, path::Path, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -166,12 +166,11 @@ fn invalid(why: String) -> CallFailure {
     CallFailure::Invalid { why }
 }
 
+/// A plugin that ends the connection may send a text with its reason. The error would contain it with escapes, in which
+/// secrets are not found: only the reason is used.
 fn interrupted(error: h2::Error) -> CallFailure {
-    let mut cause: &dyn Error = &error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    CallFailure::Interrupted { why: cause.to_string() }
+    let reason = error.reason().filter(|_| error.is_go_away());
+    CallFailure::Interrupted { why: reason.map_or_else(|| error.to_string(), |reason| reason.to_string()) }
 }
 
 #[cfg(test)]
