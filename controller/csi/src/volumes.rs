@@ -17,6 +17,8 @@ use std::{
 use herdlet_base::{observation::Class, safe_fs::FsError};
 use herdlet_runtime::off_thread;
 
+use tokio::sync::OwnedMutexGuard;
+
 use crate::{
     client::Client,
     error::{CallError, ErrorClass},
@@ -106,6 +108,12 @@ pub struct NodeVolumes {
 /// Namespace and name of a volume.
 type VolumeName = (String, String);
 
+/// The only work for a volume. A step on disk has it, too: the step goes on if the future of its caller is dropped.
+struct Turn {
+    claim: Claim,
+    _alone: OwnedMutexGuard<()>,
+}
+
 /// The plugin that a volume is used through.
 #[derive(Debug, Clone, Copy)]
 pub struct NodePlugin<'a> {
@@ -129,15 +137,14 @@ impl NodeVolumes {
         claim: &Claim,
         volume: &VolumeUse<'_>,
     ) -> Result<PathBuf, VolumeError> {
-        let lock = self.lock(claim);
-        let _held = lock.lock().await;
+        let turn = self.turn(claim).await;
         let (id, same) = (volume.volume_id.to_owned(), volume.volume_id.to_owned());
-        self.on_disk(claim, move |claims, claim| claims.begin(claim, &id)).await?;
+        self.on_disk(&turn, move |claims, claim| claims.begin(claim, &id)).await?;
         let inside = self.root.inside(claim);
         let stages = plugin.features.contains(&NodeFeature::Stage);
         if stages {
             let is_staged =
-                self.on_disk(claim, move |claims, claim| claims.prepare_staging(claim, &same)).await?;
+                self.on_disk(&turn, move |claims, claim| claims.prepare_staging(claim, &same)).await?;
             if !is_staged {
                 plugin.client.stage(volume, &inside.staging).await?;
             }
@@ -159,16 +166,15 @@ impl NodeVolumes {
     ///
     /// What is left is undone by the next call.
     pub async fn down(&self, client: &Client, claim: &Claim) -> Result<(), VolumeError> {
-        let lock = self.lock(claim);
-        let _held = lock.lock().await;
-        let found = self.on_disk(claim, |claims, claim| Ok(claims.find(claim)?)).await?;
+        let turn = self.turn(claim).await;
+        let found = self.on_disk(&turn, |claims, claim| Ok(claims.find(claim)?)).await?;
         let Some(found) = found else { return Ok(()) };
         // Without the volume's id, no call was made.
         if let Some(volume_id) = &found.volume_id {
-            self.unpublish(client, claim, volume_id).await?;
-            self.unstage(client, claim).await?;
+            self.unpublish(client, &turn, volume_id).await?;
+            self.unstage(client, &turn).await?;
         }
-        self.on_disk(claim, |claims, claim| Ok(claims.end(claim)?)).await
+        self.on_disk(&turn, |claims, claim| Ok(claims.end(claim)?)).await
     }
 
     /// What exists of a claim, without a call.
@@ -177,7 +183,8 @@ impl NodeVolumes {
     ///
     /// If the plugin's directory or the mount table can't be read.
     pub async fn inspect(&self, claim: &Claim) -> Result<Presence, VolumeError> {
-        let found = self.on_disk(claim, |claims, claim| Ok(claims.find(claim)?)).await?;
+        let wanted = claim.clone();
+        let found = self.step(move |claims| Ok(claims.find(&wanted)?)).await?;
         if found.is_none() {
             return Ok(Presence::Absent);
         }
@@ -197,7 +204,8 @@ impl NodeVolumes {
         self.step(|claims| claims.list()).await
     }
 
-    async fn unpublish(&self, client: &Client, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
+    async fn unpublish(&self, client: &Client, turn: &Arc<Turn>, volume_id: &str) -> Result<(), VolumeError> {
+        let claim = &turn.claim;
         let inside = self.root.inside(claim);
         let result = client.unpublish(volume_id, &inside.target).await;
         let path = self.root.target(claim);
@@ -210,12 +218,13 @@ impl NodeVolumes {
             return Err(VolumeError::StillMounted { doing: "unpublish", path });
         }
         // Nothing is mounted: an error of the plugin, such as "no mount point", means that nothing is left to do.
-        self.on_disk(claim, |claims, claim| Ok(claims.remove_target(claim)?)).await
+        self.on_disk(turn, |claims, claim| Ok(claims.remove_target(claim)?)).await
     }
 
-    async fn unstage(&self, client: &Client, claim: &Claim) -> Result<(), VolumeError> {
+    async fn unstage(&self, client: &Client, turn: &Arc<Turn>) -> Result<(), VolumeError> {
+        let claim = &turn.claim;
         // It may be that of another volume: the claim was refused because of it, and is the last.
-        let staged = self.on_disk(claim, |claims, claim| claims.last_staged_id(claim)).await?;
+        let staged = self.on_disk(turn, |claims, claim| claims.last_staged_id(claim)).await?;
         let Some(volume_id) = staged else { return Ok(()) };
         let result = client.unstage(&volume_id, &self.root.inside(claim).staging).await;
         let path = self.root.staging(claim);
@@ -227,10 +236,15 @@ impl NodeVolumes {
             Err(error) if error.class() == ErrorClass::NotFound && !is_mounted => {}
             Err(error) => return Err(error.into()),
         }
-        self.on_disk(claim, |claims, claim| Ok(claims.remove_staging(claim)?)).await
+        self.on_disk(turn, |claims, claim| Ok(claims.remove_staging(claim)?)).await
     }
 
-    /// Calls for a volume wait for each other.
+    /// Waits until no other call and no step on disk for the volume runs.
+    async fn turn(&self, claim: &Claim) -> Arc<Turn> {
+        let _alone = self.lock(claim).lock_owned().await;
+        Arc::new(Turn { claim: claim.clone(), _alone })
+    }
+
     fn lock(&self, claim: &Claim) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         locks.retain(|_, lock| lock.strong_count() > 0);
@@ -244,11 +258,11 @@ impl NodeVolumes {
 
     async fn on_disk<T: Send + 'static>(
         &self,
-        claim: &Claim,
+        turn: &Arc<Turn>,
         work: impl FnOnce(&Claims<'_>, &Claim) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let claim = claim.clone();
-        self.step(move |claims| work(claims, &claim)).await
+        let turn = Arc::clone(turn);
+        self.step(move |claims| work(claims, &turn.claim)).await
     }
 
     async fn step<T: Send + 'static>(

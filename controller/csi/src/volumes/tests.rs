@@ -1,8 +1,9 @@
 //! Names of directories, and claims in them.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::mpsc, time::Duration};
 
 use herdlet_base::safe_fs::FsError;
+use tokio::time::timeout;
 
 use super::{
     Claim, NodeVolumes, VolumeError,
@@ -92,12 +93,13 @@ async fn volumes_keep_the_directories_of_each_other() {
     let life = async |name: &str| {
         let claim = claim("default", name);
         for _ in 0..100 {
-            let begun = volumes.on_disk(&claim, |claims, claim| {
+            let turn = volumes.turn(&claim).await;
+            let begun = volumes.on_disk(&turn, |claims, claim| {
                 claims.begin(claim, "id-1")?;
                 claims.prepare_staging(claim, "id-1")
             });
             assert!(!begun.await?);
-            let ended = volumes.on_disk(&claim, |claims, claim| {
+            let ended = volumes.on_disk(&turn, |claims, claim| {
                 claims.remove_staging(claim)?;
                 Ok(claims.end(claim)?)
             });
@@ -153,4 +155,28 @@ fn a_directory_with_too_many_entries_is_an_error() {
     }
     let error = Claims::new(&root).list().unwrap_err();
     assert!(error.to_string().contains("it has more than 2048 entries"), "{error}");
+}
+
+/// A step whose caller was dropped ran beside the next call for the volume.
+#[tokio::test]
+async fn the_next_call_waits_for_a_step_whose_caller_is_gone() {
+    let (_temp, root) = root();
+    let (volumes, claim) = (NodeVolumes::new(root), claim("default", "data"));
+    let soon = Duration::from_millis(5);
+    let (begin, begun) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    {
+        let turn = volumes.turn(&claim).await;
+        let mut step = Box::pin(volumes.on_disk(&turn, move |_, _| {
+            begin.send(()).unwrap();
+            ended.recv().unwrap();
+            Ok(())
+        }));
+        while begun.try_recv().is_err() {
+            assert!(timeout(soon, &mut step).await.is_err());
+        }
+    }
+    assert!(timeout(soon, volumes.turn(&claim)).await.is_err());
+    end.send(()).unwrap();
+    volumes.turn(&claim).await;
 }
