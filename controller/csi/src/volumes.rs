@@ -65,6 +65,14 @@ pub enum VolumeError {
     OtherVolume { volume_id: String, found: Option<String>, path: PathBuf },
     #[error("list {}: it has more than {entries_max} entries; remove those that the agent has not created", path.display())]
     Crowded { path: PathBuf, entries_max: usize },
+    #[error("use the volume {volume}: its id has {bytes} bytes, and at most {bytes_max} can be recorded")]
+    LongId { volume: String, bytes: usize, bytes_max: usize },
+    /// Something else than the agent wrote it.
+    #[error(
+        "read {}: it is not the id of a volume; write the id to it, or unmount the volume and remove the file",
+        path.display()
+    )]
+    BrokenRecord { path: PathBuf },
     /// The agent is ending.
     #[error("use the plugin's directory: the work was interrupted")]
     Interrupted,
@@ -80,7 +88,9 @@ impl VolumeError {
             Self::Invisible { .. }
             | Self::StillMounted { .. }
             | Self::OtherVolume { .. }
-            | Self::Crowded { .. } => false,
+            | Self::Crowded { .. }
+            | Self::LongId { .. }
+            | Self::BrokenRecord { .. } => false,
         }
     }
 }
@@ -167,14 +177,14 @@ impl NodeVolumes {
     /// What is left is undone by the next call.
     pub async fn down(&self, client: &Client, claim: &Claim) -> Result<(), VolumeError> {
         let turn = self.turn(claim).await;
-        let found = self.on_disk(&turn, |claims, claim| Ok(claims.find(claim)?)).await?;
+        let found = self.on_disk(&turn, |claims, claim| claims.find(claim)).await?;
         let Some(found) = found else { return Ok(()) };
         // Without the volume's id, no call was made.
         if let Some(volume_id) = &found.volume_id {
             self.unpublish(client, &turn, volume_id).await?;
             self.unstage(client, &turn).await?;
         }
-        self.on_disk(&turn, |claims, claim| Ok(claims.end(claim)?)).await
+        self.on_disk(&turn, |claims, claim| claims.end(claim)).await
     }
 
     /// What exists of a claim, without a call.
@@ -184,7 +194,7 @@ impl NodeVolumes {
     /// If the plugin's directory or the mount table can't be read.
     pub async fn inspect(&self, claim: &Claim) -> Result<Presence, VolumeError> {
         let wanted = claim.clone();
-        let found = self.step(move |claims| Ok(claims.find(&wanted)?)).await?;
+        let found = self.step(move |claims| claims.find(&wanted)).await?;
         if found.is_none() {
             return Ok(Presence::Absent);
         }

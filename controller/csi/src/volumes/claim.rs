@@ -36,8 +36,8 @@ pub(super) struct FoundClaim {
 /// Name of the file with the id that the plugin has given the volume.
 const VOLUME_ID: &str = "volume-id";
 
-/// Longer than any id that a plugin may return.
-const VOLUME_ID_BYTES_MAX: u64 = 4096;
+/// The specification limits ids to 128 bytes; plugins exist that exceed it.
+const VOLUME_ID_BYTES_MAX: usize = 4096;
 
 /// More than the allocations of one machine. A plugin can write to the directory.
 const ENTRIES_MAX: usize = 2048;
@@ -54,6 +54,13 @@ impl<'r> Claims<'r> {
 
     /// Records a claim, before any call for it.
     pub(super) fn begin(&self, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
+        if volume_id.len() > VOLUME_ID_BYTES_MAX {
+            return Err(VolumeError::LongId {
+                volume: claim.volume.clone(),
+                bytes: volume_id.len(),
+                bytes_max: VOLUME_ID_BYTES_MAX,
+            });
+        }
         let dir = self.open()?.make_all(&paths::directory(claim), PRIVATE)?;
         let known = read_id(&dir, VOLUME_ID)?;
         match known {
@@ -63,7 +70,7 @@ impl<'r> Claims<'r> {
         }
     }
 
-    pub(super) fn find(&self, claim: &Claim) -> Result<Option<FoundClaim>, FsError> {
+    pub(super) fn find(&self, claim: &Claim) -> Result<Option<FoundClaim>, VolumeError> {
         let Some(dir) = self.below(&paths::directory(claim))? else { return Ok(None) };
         Ok(Some(FoundClaim { volume_id: read_id(&dir, VOLUME_ID)? }))
     }
@@ -106,7 +113,7 @@ impl<'r> Claims<'r> {
     }
 
     /// The record decides whether something is staged: it is written before the directory, and removed after it.
-    fn staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+    fn staged_id(&self, claim: &Claim) -> Result<Option<String>, VolumeError> {
         let Some(dir) = self.below(&paths::staging_parent(claim))? else { return Ok(None) };
         read_id(&dir, &paths::staging_record(claim))
     }
@@ -134,7 +141,7 @@ impl<'r> Claims<'r> {
     }
 
     /// Forgets a claim of which nothing is left but its record.
-    pub(super) fn end(&self, claim: &Claim) -> Result<(), FsError> {
+    pub(super) fn end(&self, claim: &Claim) -> Result<(), VolumeError> {
         if self.staged_id(claim)?.is_none() {
             // The writing of the record may have been interrupted.
             self.remove_staging_record(claim)?;
@@ -146,7 +153,7 @@ impl<'r> Claims<'r> {
         if let Some((dir, name)) = self.parent(&self.open()?, &path)? {
             remove(&dir, OsStr::new(&name))?;
         }
-        self.remove_empty_parents(&path, CLAIMS)
+        Ok(self.remove_empty_parents(&path, CLAIMS)?)
     }
 
     pub(super) fn list(&self) -> Result<Vec<Claim>, VolumeError> {
@@ -208,9 +215,10 @@ impl<'r> Claims<'r> {
     }
 }
 
-fn read_id(dir: &Dir, name: &str) -> Result<Option<String>, FsError> {
-    let id = dir.read_file(OsStr::new(name), VOLUME_ID_BYTES_MAX)?;
-    Ok(id.and_then(|id| String::from_utf8(id).ok()))
+fn read_id(dir: &Dir, name: &str) -> Result<Option<String>, VolumeError> {
+    let id = dir.read_file(OsStr::new(name), VOLUME_ID_BYTES_MAX as u64)?;
+    let broken = |_| VolumeError::BrokenRecord { path: dir.path().join(name) };
+    id.map(|id| String::from_utf8(id).map_err(broken)).transpose()
 }
 
 fn write_id(dir: &Dir, name: &str, volume_id: &str) -> Result<(), FsError> {

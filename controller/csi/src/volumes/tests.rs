@@ -1,6 +1,11 @@
 //! Names of directories, and claims in them.
 
-use std::{fs, path::Path, sync::mpsc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    time::Duration,
+};
 
 use herdlet_base::safe_fs::FsError;
 use tokio::time::timeout;
@@ -101,7 +106,7 @@ async fn volumes_keep_the_directories_of_each_other() {
             assert!(!begun.await?);
             let ended = volumes.on_disk(&turn, |claims, claim| {
                 claims.remove_staging(claim)?;
-                Ok(claims.end(claim)?)
+                claims.end(claim)
             });
             ended.await?;
         }
@@ -179,4 +184,41 @@ async fn the_next_call_waits_for_a_step_whose_caller_is_gone() {
     assert!(timeout(soon, volumes.turn(&claim)).await.is_err());
     end.send(()).unwrap();
     volumes.turn(&claim).await;
+}
+
+/// Such an id was recorded, and could not be read back.
+#[test]
+fn an_id_that_is_too_long_is_refused_before_it_is_recorded() {
+    let (_temp, root) = root();
+    let (claims, claim) = (Claims::new(&root), claim("default", "data"));
+    let error = claims.begin(&claim, &"x".repeat(4097)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "use the volume data: its id has 4097 bytes, and at most 4096 can be recorded"
+    );
+    assert_eq!(left(&root, paths::CLAIMS), 0);
+    let longest = "x".repeat(4096);
+    claims.begin(&claim, &longest).unwrap();
+    assert_eq!(claims.find(&claim).unwrap().unwrap().volume_id, Some(longest));
+}
+
+/// It counted as a claim without a call, so the volume stayed mounted.
+#[test]
+fn a_record_that_is_not_text_is_an_error() {
+    let (_temp, root) = root();
+    let (claims, claim) = (Claims::new(&root), claim("default", "data"));
+    claims.begin(&claim, "id-1").unwrap();
+    claims.prepare_staging(&claim, "id-1").unwrap();
+    let broken = |record: PathBuf, read: &dyn Fn() -> Option<VolumeError>| {
+        fs::write(&record, [b'i', 0xff]).unwrap();
+        let error = read().map(|error| error.to_string()).unwrap_or_default();
+        let text = format!("read {}: it is not the id of a volume; ", record.display());
+        assert!(error.starts_with(&text), "{error:?}");
+        fs::write(&record, "id-1").unwrap();
+    };
+    let staged = root.host.join(paths::staging_parent(&claim)).join(paths::staging_record(&claim));
+    broken(staged, &|| claims.last_staged_id(&claim).err());
+    let claimed = root.host.join(paths::directory(&claim)).join("volume-id");
+    broken(claimed.clone(), &|| claims.find(&claim).err());
+    broken(claimed, &|| claims.begin(&claim, "id-1").err());
 }
