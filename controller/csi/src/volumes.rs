@@ -159,15 +159,16 @@ impl NodeVolumes {
                 plugin.client.stage(volume, &inside.staging).await?;
             }
         }
-        if !self.is_mounted(self.root.target(claim)).await? {
-            let staging = stages.then_some(inside.staging.as_str());
-            plugin.client.publish(volume, PublishPaths { staging, target: &inside.target }).await?;
-        }
         let target = self.root.target(claim);
         if self.is_mounted(target.clone()).await? {
             return Ok(target);
         }
-        Err(VolumeError::Invisible { target })
+        let staging = stages.then_some(inside.staging.as_str());
+        plugin.client.publish(volume, PublishPaths { staging, target: &inside.target }).await?;
+        match self.is_mounted(target.clone()).await? {
+            true => Ok(target),
+            false => Err(VolumeError::Invisible { target }),
+        }
     }
 
     /// Undoes a claim, whatever exists of it. A claim that does not exist is undone.
@@ -219,15 +220,14 @@ impl NodeVolumes {
         let inside = self.root.inside(claim);
         let result = client.unpublish(volume_id, &inside.target).await;
         let path = self.root.target(claim);
-        if let Err(error) = &result
-            && (error.class() == ErrorClass::Retry || self.is_mounted(path.clone()).await?)
-        {
-            return Ok(result?);
+        let is_mounted = self.is_mounted(path.clone()).await?;
+        match result {
+            Ok(()) if is_mounted => return Err(VolumeError::StillMounted { doing: "unpublish", path }),
+            Ok(()) => {}
+            // An error such as "no mount point" means that nothing is left to do.
+            Err(error) if error.class() != ErrorClass::Retry && !is_mounted => {}
+            Err(error) => return Err(error.into()),
         }
-        if self.is_mounted(path.clone()).await? {
-            return Err(VolumeError::StillMounted { doing: "unpublish", path });
-        }
-        // Nothing is mounted: an error of the plugin, such as "no mount point", means that nothing is left to do.
         self.on_disk(turn, |claims, claim| Ok(claims.remove_target(claim)?)).await
     }
 
