@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use herdlet_runtime::Backoff;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::description::{PluginDescription, UnusableError};
@@ -30,11 +31,9 @@ pub struct OverdueError {
 /// Nomad's default for `health_timeout`.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Between the first tries: a plugin that is ready soon is used soon. Doubled with each try.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-
-/// Between later tries. Nomad waits as long between all.
-const DELAY_MAX: Duration = Duration::from_secs(5);
+/// Between tries: a plugin that is ready soon is used soon. Nomad waits 5 s between all.
+const BACKOFF: Backoff =
+    Backoff { base: Duration::from_millis(100), factor: 2, max: Duration::from_secs(5), jitter_percent: 0 };
 
 /// Between descriptions of a plugin that was ready once, as in Nomad.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -71,18 +70,18 @@ async fn first(
 ) -> Result<PluginHealth, OverdueError> {
     let deadline = Instant::now() + limit;
     let mut why = "no response".to_owned();
-    let mut delay = FIRST_DELAY;
+    let mut attempt = 0;
     loop {
+        attempt += 1;
         match timeout_at(deadline, describe()).await {
             Ok(Ok(description)) => return Ok(PluginHealth::Healthy(Box::new(description))),
             Ok(Err(error)) => why = error.to_string(),
             // The last reason says more.
             Err(_) => return Err(OverdueError { limit, why }),
         }
-        if timeout_at(deadline, sleep(delay)).await.is_err() {
+        if timeout_at(deadline, sleep(BACKOFF.delay(attempt, 0))).await.is_err() {
             return Err(OverdueError { limit, why });
         }
-        delay = (delay * 2).min(DELAY_MAX);
     }
 }
 
