@@ -42,9 +42,9 @@ fn left(root: &PluginRoot, folder: &str) -> usize {
 fn names_are_single_components_and_can_be_read_back() {
     for (name, component) in [
         ("data", "data"),
-        ("data[0]", "data[0]"),
-        ("v1.2_x-y", "v1.2_x-y"),
-        ("../../etc", "..%2F..%2Fetc"),
+        ("data[0]", "data%5B0%5D"),
+        ("v1.2_x-y", "v1%2E2_x-y"),
+        ("../../etc", "%2E%2E%2F%2E%2E%2Fetc"),
         (".", "%2E"),
         ("..", "%2E%2E"),
         ("", "%"),
@@ -54,7 +54,7 @@ fn names_are_single_components_and_can_be_read_back() {
     ] {
         assert_eq!((encode(name).as_str(), decode(component).as_deref()), (component, Some(name)));
     }
-    for foreign in ["%2e", "%zz", "%4", "a/b", "a b", "..", "%41"] {
+    for foreign in ["%2e", "%zz", "%4", "a/b", "a b", "..", "%41", "a.b", "data[0]", ""] {
         assert_eq!(decode(foreign), None, "{foreign}");
     }
 }
@@ -63,8 +63,8 @@ fn names_are_single_components_and_can_be_read_back() {
 fn paths_contain_every_part_of_the_identity() {
     let root = PluginRoot { host: "/state/csi/node/p".into(), inside: "/local/csi/".to_owned() };
     let inside = root.inside(&claim("default", "data[0]"));
-    assert_eq!(inside.staging, "/local/csi/staging/default/data[0]/rw-file-system-single-node-writer");
-    let target = "per-alloc/a1/default/data[0]/rw-file-system-single-node-writer/target";
+    assert_eq!(inside.staging, "/local/csi/staging/default/data%5B0%5D/rw-file-system-single-node-writer");
+    let target = "per-alloc/a1/default/data%5B0%5D/rw-file-system-single-node-writer/target";
     assert_eq!(inside.target, format!("/local/csi/{target}"));
     assert_eq!(root.target(&claim("default", "data[0]")), root.host.join(target));
     assert_ne!(paths::staging(&claim("a", "data")), paths::staging(&claim("b", "data")));
