@@ -15,6 +15,7 @@ use crate::{
 /// A plugin at a socket.
 #[derive(Debug, Clone)]
 pub struct Client {
+    plugin: String,
     socket: PathBuf,
 }
 
@@ -54,20 +55,16 @@ impl Method {
     pub(crate) const fn list(name: &'static str) -> Self {
         Self { name, deadline: VOLUME_DEADLINE, response_bytes_max: LIST_BYTES_MAX }
     }
-
-    pub(crate) fn failed(&self, failure: CallFailure) -> CallError {
-        CallError { call: self.name.to_owned(), failure }
-    }
-
-    /// The response violates the specification.
-    pub(crate) fn invalid(&self, why: impl Into<String>) -> CallError {
-        self.failed(CallFailure::Invalid { why: why.into() })
-    }
 }
 
 impl Client {
-    pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
+    /// `plugin` is the id in the task's `csi_plugin` block, for errors.
+    pub fn new(plugin: &str, socket: PathBuf) -> Self {
+        Self { plugin: plugin.to_owned(), socket }
+    }
+
+    pub fn plugin(&self) -> &str {
+        &self.plugin
     }
 
     pub(crate) async fn call<R: Message + Default>(
@@ -92,8 +89,17 @@ impl Client {
             response_bytes_max: method.response_bytes_max,
         };
         let response = exchange.run(&request.encode_to_vec()).await;
-        let response = response.map_err(|failure| method.failed(harmless(failure, secrets)))?;
-        R::decode(response.as_slice()).map_err(|error| method.invalid(error.to_string()))
+        let response = response.map_err(|failure| self.failed(method, harmless(failure, secrets)))?;
+        R::decode(response.as_slice()).map_err(|error| self.invalid(method, error.to_string()))
+    }
+
+    fn failed(&self, method: &Method, failure: CallFailure) -> CallError {
+        CallError { call: method.name.to_owned(), plugin: self.plugin.clone(), failure }
+    }
+
+    /// The response violates the specification.
+    pub(crate) fn invalid(&self, method: &Method, why: impl Into<String>) -> CallError {
+        self.failed(method, CallFailure::Invalid { why: why.into() })
     }
 }
 
@@ -128,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_ends_without_the_text_of_the_plugin() {
         let folder = tempfile::tempdir().unwrap();
-        let client = Client::new(folder.path().join("csi.sock"));
+        let client = Client::new("p", folder.path().join("csi.sock"));
         let listener = UnixListener::bind(&client.socket).unwrap();
         let secrets = Secrets::new([("password".to_owned(), "hunter\"2".to_owned())]);
         let peer = async {

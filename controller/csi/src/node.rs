@@ -94,10 +94,12 @@ impl Client {
         let response: NodeGetInfoResponse = self.call(&GET_INFO, NodeGetInfoRequest {}).await?;
         let id = &response.node_id;
         if !(1..=NODE_ID_BYTES_MAX).contains(&id.len()) || id.contains(char::is_control) {
-            return Err(GET_INFO.invalid("the node's id must have 1 to 256 bytes, and no control characters"));
+            return Err(
+                self.invalid(&GET_INFO, "the node's id must have 1 to 256 bytes, and no control characters")
+            );
         }
         let volumes_max = u64::try_from(response.max_volumes_per_node)
-            .map_err(|_| GET_INFO.invalid("the maximum of volumes is negative"))?;
+            .map_err(|_| self.invalid(&GET_INFO, "the maximum of volumes is negative"))?;
         Ok(NodeInfo {
             id: response.node_id,
             volumes_max: Some(volumes_max).filter(|max| *max != 0),

@@ -164,7 +164,7 @@ mod tests {
         Instance {
             owner: owner.to_owned(),
             kind,
-            client: Client::new(format!("/{owner}.sock").into()),
+            client: Client::new("p", format!("/{owner}.sock").into()),
             description: description(kind, version),
             unhealthy: None,
         }

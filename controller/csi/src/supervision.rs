@@ -107,6 +107,10 @@ mod tests {
         Ok(PluginDescription { info, features: BTreeSet::new(), node: Some(node), controller: None })
     }
 
+    fn starting() -> DescribeResult {
+        Err(UnusableError::Starting { plugin: "p".to_owned() })
+    }
+
     /// Supervises a plugin that is described by `at` (seconds) for `length`. Returns the reports with their seconds.
     async fn watch(
         limit: u64,
@@ -131,13 +135,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_changes_are_reported() {
         let (reports, ended) = watch(30, 200, |second| match second {
-            0.0..1.0 => Err(UnusableError::Starting),
+            0.0..1.0 => starting(),
             1.0..100.0 => plugin("n1"),
-            100.0..160.0 => Err(UnusableError::Starting),
+            100.0..160.0 => starting(),
             _ => plugin("n2"),
         })
         .await;
-        let starting = "use the CSI plugin: it reports that it is not initialized yet";
+        let starting = "use the CSI plugin `p`: it reports that it is not initialized yet";
         // 0.1 + 0.2 + 0.4 + 0.8 s, then every 30 s.
         let expected = [(1.5, "n1"), (121.5, starting), (181.5, "n2")];
         let reports: Vec<_> =
@@ -148,12 +152,12 @@ mod tests {
     /// FLAW of Nomad before 1.8.11: such a plugin stayed broken. Here the caller gets the reason, for the restart policy.
     #[tokio::test(start_paused = true)]
     async fn a_plugin_that_is_never_ready_ends_with_the_reason() {
-        let (reports, ended) = watch(30, 3600, |_| Err(UnusableError::Starting)).await;
+        let (reports, ended) = watch(30, 3600, |_| starting()).await;
         assert_eq!(reports, []);
         assert_eq!(
             ended.map(|error| error.to_string()).as_deref(),
             Some(
-                "start the CSI plugin: it was not ready within 30 s: use the CSI plugin: it reports that it is not \
+                "start the CSI plugin: it was not ready within 30 s: use the CSI plugin `p`: it reports that it is not \
                  initialized yet"
             )
         );

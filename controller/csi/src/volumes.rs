@@ -40,22 +40,29 @@ use claim::Claims;
 /// Why a volume is not up or not down. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    #[error(transparent)]
-    Call(#[from] CallError),
+    #[error("use the volume `{volume}`: {error}")]
+    Call {
+        volume: String,
+        #[source]
+        error: CallError,
+    },
     #[error(transparent)]
     Files(#[from] FsError),
     #[error("read the mount table: {0}")]
     Table(#[source] io::Error),
     /// The plugin's mounts do not reach this mount namespace, or it has mounted nothing.
     #[error(
-        "publish the volume: the CSI plugin reports success, and nothing is mounted at {}; mount the directory of its task with the \
-         propagation `bidirectional`",
+        "publish the volume `{volume}`: the CSI plugin `{plugin}` reports success, and nothing is mounted at {}; mount the \
+         directory of its task with the propagation `bidirectional`",
         target.display()
     )]
-    Invisible { target: PathBuf },
+    Invisible { volume: String, plugin: String, target: PathBuf },
     /// The plugin reports success, and the volume is still mounted.
-    #[error("{doing} the volume: the CSI plugin reports success, and it is still mounted at {}", path.display())]
-    StillMounted { doing: &'static str, path: PathBuf },
+    #[error(
+        "{doing} the volume `{volume}`: the CSI plugin `{plugin}` reports success, and it is still mounted at {}",
+        path.display()
+    )]
+    StillMounted { doing: &'static str, volume: String, plugin: String, path: PathBuf },
     /// It was deleted and created again with the same name, while claims on the first one exist.
     #[error(
         "use the volume {volume_id}: {} is still that of {}; the allocations that use it must end first",
@@ -65,7 +72,7 @@ pub enum VolumeError {
     OtherVolume { volume_id: String, found: Option<String>, path: PathBuf },
     #[error("list {}: it has more than {entries_max} entries; remove those that the agent has not created", path.display())]
     Crowded { path: PathBuf, entries_max: usize },
-    #[error("use the volume {volume}: its id has {bytes} bytes, and at most {bytes_max} can be recorded")]
+    #[error("use the volume `{volume}`: its id has {bytes} bytes, and at most {bytes_max} can be recorded")]
     LongId { volume: String, bytes: usize, bytes_max: usize },
     /// Something else than the agent wrote it.
     #[error(
@@ -82,7 +89,7 @@ impl VolumeError {
     /// Whether the same operation may succeed later, without a change of the volume or the plugin.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Call(error) => error.class() == ErrorClass::Retry,
+            Self::Call { error, .. } => error.class() == ErrorClass::Retry,
             Self::Table(_) | Self::Interrupted => true,
             Self::Files(error) => error.class() == Class::Retry,
             Self::Invisible { .. }
@@ -156,7 +163,7 @@ impl NodeVolumes {
             let is_staged =
                 self.on_disk(&turn, move |claims, claim| claims.prepare_staging(claim, &same)).await?;
             if !is_staged {
-                plugin.client.stage(volume, &inside.staging).await?;
+                called(claim, plugin.client.stage(volume, &inside.staging).await)?;
             }
         }
         let target = self.root.target(claim);
@@ -164,10 +171,14 @@ impl NodeVolumes {
             return Ok(target);
         }
         let staging = stages.then_some(inside.staging.as_str());
-        plugin.client.publish(volume, PublishPaths { staging, target: &inside.target }).await?;
+        let published = plugin.client.publish(volume, PublishPaths { staging, target: &inside.target }).await;
+        called(claim, published)?;
         match self.is_mounted(target.clone()).await? {
             true => Ok(target),
-            false => Err(VolumeError::Invisible { target }),
+            false => {
+                let (volume, plugin) = (claim.volume.clone(), plugin.client.plugin().to_owned());
+                Err(VolumeError::Invisible { volume, plugin, target })
+            }
         }
     }
 
@@ -222,11 +233,11 @@ impl NodeVolumes {
         let path = self.root.target(claim);
         let is_mounted = self.is_mounted(path.clone()).await?;
         match result {
-            Ok(()) if is_mounted => return Err(VolumeError::StillMounted { doing: "unpublish", path }),
+            Ok(()) if is_mounted => return Err(still_mounted("unpublish", claim, client, path)),
             Ok(()) => {}
             // An error such as "no mount point" means that nothing is left to do.
             Err(error) if error.class() != ErrorClass::Retry && !is_mounted => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return called(claim, Err(error)),
         }
         self.on_disk(turn, |claims, claim| Ok(claims.remove_target(claim)?)).await
     }
@@ -240,11 +251,11 @@ impl NodeVolumes {
         let path = self.root.staging(claim);
         let is_mounted = self.is_mounted(path.clone()).await?;
         match result {
-            Ok(()) if is_mounted => return Err(VolumeError::StillMounted { doing: "unstage", path }),
+            Ok(()) if is_mounted => return Err(still_mounted("unstage", claim, client, path)),
             Ok(()) => {}
             // The volume was deleted.
             Err(error) if error.class() == ErrorClass::NotFound && !is_mounted => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return called(claim, Err(error)),
         }
         self.on_disk(turn, |claims, claim| Ok(claims.remove_staging(claim)?)).await
     }
@@ -293,4 +304,13 @@ impl NodeVolumes {
         let result = off_thread(move || root.is_mounted(&path)).await;
         result.map_err(|_| VolumeError::Interrupted)?.map_err(VolumeError::Table)
     }
+}
+
+fn called(claim: &Claim, result: Result<(), CallError>) -> Result<(), VolumeError> {
+    result.map_err(|error| VolumeError::Call { volume: claim.volume.clone(), error })
+}
+
+fn still_mounted(doing: &'static str, claim: &Claim, client: &Client, path: PathBuf) -> VolumeError {
+    let (volume, plugin) = (claim.volume.clone(), client.plugin().to_owned());
+    VolumeError::StillMounted { doing, volume, plugin, path }
 }

@@ -194,7 +194,7 @@ fn an_id_that_is_too_long_is_refused_before_it_is_recorded() {
     let error = claims.begin(&claim, &"x".repeat(4097)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "use the volume data: its id has 4097 bytes, and at most 4096 can be recorded"
+        "use the volume `data`: its id has 4097 bytes, and at most 4096 can be recorded"
     );
     assert_eq!(left(&root, paths::CLAIMS), 0);
     let longest = "x".repeat(4096);

@@ -221,7 +221,9 @@ async fn a_plugin_that_is_down_is_waited_for() {
     machine.running.child.kill().unwrap();
     machine.running.child.wait().unwrap();
     let error = machine.down(&claim("a")).await.unwrap_err();
-    assert!(error.is_temporary() && error.to_string().contains("cannot connect to "), "{error}");
+    let text =
+        "use the volume `data`: call Node/NodeUnpublishVolume of the CSI plugin `p`: cannot connect to ";
+    assert!(error.is_temporary() && error.to_string().starts_with(text), "{error}");
     assert_eq!(machine.volumes.inspect(&claim("a")).await.unwrap(), Presence::Published(path));
     machine.running.restart().await;
     machine.down(&claim("a")).await.unwrap();
@@ -236,12 +238,15 @@ async fn success_without_an_effect_is_an_error() {
     machine.running.fail("NodePublishVolume", "nothing");
     let error = machine.up(&claim("a"), &stored).await.unwrap_err();
     assert!(matches!(error, VolumeError::Invisible { .. }) && !error.is_temporary(), "{error}");
+    let text = "publish the volume `data`: the CSI plugin `p` reports success, and nothing is mounted at ";
+    assert!(error.to_string().starts_with(text), "{error}");
     assert_eq!(machine.volumes.inspect(&claim("a")).await.unwrap(), Presence::Partial);
     machine.up(&claim("a"), &stored).await.unwrap();
     for call in ["NodeUnpublishVolume", "NodeUnstageVolume"] {
         machine.running.fail(call, "nothing");
         let error = machine.down(&claim("a")).await.unwrap_err();
         assert!(matches!(error, VolumeError::StillMounted { .. }), "{call}: {error}");
+        assert!(error.to_string().contains("the volume `data`: the CSI plugin `p` reports"), "{error}");
         assert_eq!(machine.volumes.claims().await.unwrap(), [claim("a")], "{call}");
     }
     machine.down(&claim("a")).await.unwrap();
