@@ -1,6 +1,6 @@
 //! Calls to the storage system: create and delete volumes and snapshots, attach volumes to nodes.
 //!
-//! All that change something are idempotent by the specification.
+//! Every call that changes something is idempotent by the specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -164,7 +164,7 @@ impl Client {
         };
         let response: ValidateVolumeCapabilitiesResponse =
             self.call_with(&VALIDATE, volume.secrets, request).await?;
-        // A plugin confirms what it has checked; what it leaves out it does not know.
+        // A plugin confirms only the capabilities that it has checked.
         Ok(match response.confirmed {
             Some(confirmed) if confirmed.volume_capabilities.contains(&capability) => Validation::Confirmed,
             Some(_) | None => Validation::Rejected(clean(&response.message, volume.secrets)),

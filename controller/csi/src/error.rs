@@ -35,7 +35,7 @@ pub enum CallFailure {
     Reported { code: Code, message: String },
 }
 
-/// What helps against a failure.
+/// How a caller can react to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
     /// The same call, later.

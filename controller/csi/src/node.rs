@@ -1,4 +1,4 @@
-//! Calls that attach a volume to directories of this machine.
+//! Calls that mount a volume at directories of this machine.
 //!
 //! All are idempotent by the specification. Paths are those of the plugin's own mount namespace.
 
@@ -51,7 +51,7 @@ pub enum NodeFeature {
     Condition,
 }
 
-/// A volume that calls attach. Not `Debug`: it has secrets.
+/// A volume that calls attach or mount. Not `Debug`: it has secrets.
 #[derive(Clone, Copy)]
 pub struct VolumeUse<'a> {
     pub volume_id: &'a str,
