@@ -123,10 +123,10 @@ fn open(path: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let socket = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?;
     let stat = rustix::fs::fstat(&socket).map_err(|error| error.to_string())?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Socket => Ok(socket),
-        _ => Err("it is not a socket".to_owned()),
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err("it is not a socket".to_owned());
     }
+    Ok(socket)
 }
 
 fn frame(message: &[u8]) -> Result<Bytes, CallFailure> {

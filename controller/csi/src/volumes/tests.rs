@@ -168,8 +168,8 @@ async fn the_next_call_waits_for_a_step_whose_caller_is_gone() {
     let (_temp, root) = root();
     let (volumes, claim) = (NodeVolumes::new(root), claim("default", "data"));
     let soon = Duration::from_millis(5);
-    let (begin, begun) = mpsc::channel();
-    let (end, ended) = mpsc::channel::<()>();
+    let (begin, begun) = mpsc::sync_channel(1);
+    let (end, ended) = mpsc::sync_channel::<()>(1);
     {
         let turn = volumes.turn(&claim).await;
         let mut step = Box::pin(volumes.on_disk(&turn, move |_, _| {
