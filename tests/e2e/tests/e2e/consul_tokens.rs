@@ -107,7 +107,10 @@ fn tokens_outlive_agents_and_end_after_the_deregistration() {
     let accessor = consul.accessor(&first).unwrap();
     let line = log.lines().find(|line| line.contains(&accessor)).unwrap();
     assert!(line.contains("log in") && line.contains("herdlet::audit"), "{line}");
-    look_everywhere(&agent, &[&first]);
+    let accessors = issued.iter().map(|token| token["AccessorID"].as_str().unwrap());
+    let issued: Vec<String> = accessors.map(|accessor| consul.secret(accessor)).collect();
+    assert!(issued.contains(&first), "the token of the task is one of the three");
+    look_everywhere(&agent, &issued.iter().map(String::as_str).collect::<Vec<_>>());
 
     // While Consul hangs, the job ends nevertheless; the tokens are kept for the deregistration, and for their log-out.
     consul.freeze();
