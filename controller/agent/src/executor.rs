@@ -480,6 +480,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// One that a later try may not meet.
+    pub(crate) fn retry(why: String) -> Self {
+        Self { class: Class::Retry, why }
+    }
+
     pub(crate) fn of(class: Class, error: &(dyn std::error::Error + 'static)) -> Self {
         Self { class, why: herdlet_base::error::in_full(error) }
     }

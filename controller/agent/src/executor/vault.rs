@@ -258,7 +258,7 @@ fn audit<'a>(workload: &'a Workload, operation: &'static str, accessor: &'a str)
     TokenAudit {
         system: "Vault",
         alloc: workload.alloc.id,
-        holder: TokenHolder::Task(task.map_or("", |task| task.name.as_str())),
+        holder: TokenHolder::Task(task.map(|task| task.name.clone()).unwrap_or_default()),
         operation,
         cluster: task.and_then(|task| task.vault.as_ref()).map_or("", |access| access.cluster.as_str()),
         accessor,

@@ -2,7 +2,7 @@
 //!
 //! In: resolved services. Out: requests to the catalogues, and their outcome. A service without a token delays no other.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use herdlet_api_types::{alloc::Allocation, job::Provider, service::Registration};
 use herdlet_base::observation::Observation;
@@ -36,14 +36,13 @@ async fn up(
     (resolved, specs): (&Resolved, &Specs<'_>),
 ) -> Result<Outcome, Refusal> {
     let Resolved { registrations, broken, .. } = resolved;
-    let refused_tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
-    let with_token = |one: &&Registration| !refused_tokens.contains_key(&one.id);
-    let ready: Vec<Registration> = registrations.iter().filter(with_token).cloned().collect();
-    if let Err(error) = context.services.catalogs.up(owner, &ready).await {
+    let tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
+    let without_token = tokens.refused.keys().cloned().collect();
+    if let Err(error) = context.services.catalogs.up(owner, registrations, &without_token).await {
         return Ok(refused(&error));
     }
-    tokens::give_up(context, owner, registrations).await?;
-    let failures: Vec<&str> = broken.iter().chain(refused_tokens.values()).map(String::as_str).collect();
+    tokens::release(context, owner, &tokens.wanted).await?;
+    let failures: Vec<&str> = broken.iter().chain(tokens.refused.values()).map(String::as_str).collect();
     Ok(match failures.is_empty() {
         true if registrations.iter().any(|one| one.provider == Provider::Consul) => checking(registrations),
         true => Outcome::Done(None),
@@ -61,7 +60,7 @@ async fn down(
         return Ok(refused(&error));
     }
     // Only now: a deregistration needs the token.
-    tokens::give_up(context, owner, &[]).await?;
+    tokens::release(context, owner, &BTreeSet::new()).await?;
     Ok(Outcome::Done(None))
 }
 
