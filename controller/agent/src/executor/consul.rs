@@ -9,6 +9,7 @@ mod session;
 use std::{sync::Arc, time::Duration};
 
 use herdlet_api_types::{
+    Duration as Span,
     alloc::Allocation,
     job::{ConsulAccess, Task},
 };
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::session::{Holder, Keeper, Session};
 use super::{
     Context, PlaceVerb, Refusal, Workload,
-    blocking::{inspected, on_files, span as length},
+    blocking::{inspected, on_files},
     file_access,
     login_identity::{self, LoginIdentity},
 };
@@ -91,6 +92,7 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
     Ok(ConsulRights {
         cluster: access.cluster,
         namespace: access.namespace.unwrap_or_default(),
+        partition: access.partition.unwrap_or_default(),
         token: token.map(|held| AccessToken::new(held.reveal())).unwrap_or_default(),
     })
 }
@@ -163,8 +165,11 @@ async fn ensure(
         TokenNeed::Nothing => return give_up(context, workload).await,
         TokenNeed::Token(cluster, identity) => (cluster, identity),
         TokenNeed::Unconfigured => {
-            let on = format!("Consul: the agent's config has no Consul `{}`", access.cluster);
-            return Ok(Outcome::Pending { on, ask_in: length(UNCONFIGURED_PERIOD) });
+            let on = format!(
+                "Consul `{}`: this agent has only the Consul `default`: remove `cluster` from the block `consul`",
+                access.cluster
+            );
+            return Ok(Outcome::Pending { on, ask_in: Span::from_std(UNCONFIGURED_PERIOD) });
         }
     };
     let last = held.as_ref().map(|held| held.id);
@@ -205,7 +210,7 @@ async fn ensure(
             let end = if held.lease.is_past_end(now) { ", and it has expired" } else { "" };
             let why = held.failure.as_deref().unwrap_or("it is tried again");
             let on = format!("Consul, which has given no other token since {since}{end}: {why}");
-            Outcome::Outdated { on, ask_in: length(ask_in), since_ns }
+            Outcome::Outdated { on, ask_in: Span::from_std(ask_in), since_ns }
         }
         (Some(_), None) | (None, _) => Outcome::Done(Some(facts(&held))),
     })
@@ -280,7 +285,7 @@ fn place_of(access: &ConsulAccess) -> TokenPlace {
 fn facts(held: &HeldToken) -> Arc<Facts> {
     let verification = verification_in(held);
     let next = held.lease.due_in(boot_now()).map_or(verification, |due| due.min(verification));
-    let renew_at = Some(Deadline::after(present::now(), length(next)));
+    let renew_at = Some(Deadline::after(present::now(), Span::from_std(next)));
     Arc::new(Facts { revision: Revision(held.id), renew_at, ..Facts::none() })
 }
 
