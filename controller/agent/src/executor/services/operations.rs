@@ -8,6 +8,7 @@ use herdlet_api_types::{alloc::Allocation, job::Provider, service::Registration}
 use herdlet_base::observation::Observation;
 use herdlet_plan::action::Outcome;
 use herdlet_services::catalog::ServiceOwner;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Resolved, checking, refused,
@@ -20,10 +21,10 @@ pub(super) async fn carry_out(
     context: &Arc<Context>,
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (resolved, specs): (&Resolved, &Specs<'_>),
-    verb: PlaceVerb,
+    (verb, cancelled): (PlaceVerb, &CancellationToken),
 ) -> Outcome {
     let outcome = match verb {
-        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs)).await,
+        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs), cancelled).await,
         PlaceVerb::Down => down(context, owner, &resolved.registrations).await,
         PlaceVerb::Inspect => inspect(context, owner, &resolved.registrations).await,
     };
@@ -34,9 +35,10 @@ async fn up(
     context: &Arc<Context>,
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (resolved, specs): (&Resolved, &Specs<'_>),
+    cancelled: &CancellationToken,
 ) -> Result<Outcome, Refusal> {
     let Resolved { registrations, broken, .. } = resolved;
-    let tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
+    let tokens = tokens::ensure(context, (alloc, owner), (registrations, specs), cancelled).await?;
     let without_token = tokens.refused.keys().cloned().collect();
     if let Err(error) = context.services.catalogs.up(owner, registrations, &without_token).await {
         return Ok(refused(&error));

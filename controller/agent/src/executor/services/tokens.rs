@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    future::Future,
     sync::Arc,
     time::Duration,
 };
@@ -17,7 +18,8 @@ use herdlet_api_types::{
 };
 use herdlet_services::catalog::ServiceOwner;
 use herdlet_vault::{lease::Step, secret::SecretText};
-use tokio::time::timeout;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     consul::{ConsulCluster, owed::OwedToken},
@@ -57,9 +59,9 @@ pub(super) struct Tokens {
 /// Gets the tokens of the owner's services in Consul.
 pub(super) async fn ensure(
     context: &Arc<Context>,
-    alloc: &Arc<Allocation>,
-    owner: &ServiceOwner,
+    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (registrations, specs): (&[Registration], &Specs<'_>),
+    cancelled: &CancellationToken,
 ) -> Result<Tokens, Refusal> {
     let Some(cluster) = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER) else {
         return Ok(Tokens::default());
@@ -101,8 +103,7 @@ pub(super) async fn ensure(
             keeper.keep(&held).await?;
             Ok::<_, Refusal>(held)
         };
-        let late = || Refusal::retry(format!("no answer within {} s", TOKEN_MAX.as_secs()));
-        (one, timeout(TOKEN_MAX, result).await.unwrap_or_else(|_| Err(late())))
+        (one, in_time(result, cancelled).await)
     });
     let mut current = Vec::new();
     for (one, result) in join_all(logins).await {
@@ -119,6 +120,20 @@ pub(super) async fn ensure(
     }
     context.service_tokens.note(owner, current.iter());
     Ok(tokens)
+}
+
+/// The result of getting the token of one service, or that there is none in time.
+async fn in_time<T>(
+    getting: impl Future<Output = Result<T, Refusal>>,
+    cancelled: &CancellationToken,
+) -> Result<T, Refusal> {
+    tokio::select! {
+        biased;
+        result = getting => return result,
+        () = cancelled.cancelled() => {}
+        () = sleep(TOKEN_MAX) => {}
+    }
+    Err(Refusal::retry("no answer in time".to_owned()))
 }
 
 /// Makes the kept tokens of an owner known to the catalogue, without a request. Returns the service whose token is to be replaced.
@@ -226,5 +241,26 @@ impl Keeper for ServiceKeeper<'_> {
         };
         let (tokens, alloc) = (Arc::clone(&self.context.service_tokens), self.alloc.id);
         on_files("keep the token of a service", move || tokens.keep(alloc, &token)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// The registrations of an owner's other services waited for a slow log-in.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_log_in_ends_in_time_or_with_its_operation() {
+        let (begun, cancelled) = (Instant::now(), CancellationToken::new());
+        assert!(in_time(pending::<Result<(), _>>(), &cancelled).await.is_err());
+        assert_eq!(begun.elapsed().as_secs(), TOKEN_MAX.as_secs());
+        cancelled.cancel();
+        assert!(in_time(pending::<Result<(), _>>(), &cancelled).await.is_err());
+        assert!(begun.elapsed() < 2 * TOKEN_MAX);
+        assert!(in_time(ready(Ok(())), &cancelled).await.is_ok());
     }
 }
