@@ -15,7 +15,7 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::AllocId;
-use herdlet_base::durable::{self, Outlives};
+use herdlet_base::durable::{self, Outlives, Steps};
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::AclError;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ impl OwedTokens {
         let bytes = Zeroizing::new(serde_json::to_vec(token)?);
         let path = self.dir.join(token.name());
         durable::make_dir(&self.dir)?;
-        let written = durable::write_in_steps(&path, &bytes, Outlives::Processes, &durable::Steps::default());
+        let written = durable::write_in_steps(&path, &bytes, Outlives::Processes, &Steps::default());
         if written.is_err() {
             let _ = durable::discard(&path);
         }
@@ -175,7 +175,8 @@ impl OwedTokens {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;
+        let names =
+            entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;
         Ok(names
             .into_iter()
             .filter(|name| name.to_str().is_some_and(|name| !durable::is_temporary(name)))
@@ -191,13 +192,16 @@ impl OwedTokens {
         };
         let token = serde_json::from_slice(&bytes);
         if token.is_err() {
-            tracing::warn!(?name, "a token of Consul can't be logged out, because its file is damaged; it may stay valid until it expires");
+            tracing::warn!(
+                ?name,
+                "a token of Consul can't be logged out, because its file is damaged; it may stay valid until it expires"
+            );
         }
         Ok(token.ok())
     }
 
     fn remove(&self, name: &OsString) -> io::Result<()> {
-        durable::remove_in_steps(&self.dir.join(name), Outlives::Processes, &durable::Steps::default())
+        durable::remove_in_steps(&self.dir.join(name), Outlives::Processes, &Steps::default())
     }
 
     fn reserved(&self) -> MutexGuard<'_, BTreeSet<OsString>> {

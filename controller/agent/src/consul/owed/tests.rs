@@ -39,7 +39,9 @@ async fn a_token_stays_owed_until_consul_has_answered() {
     let away = consuls("http://127.0.0.1:1");
     assert!(!store.log_out_all(&away).await);
     // Agents of Consul answer the first while there is no leader, the third in case of another fault.
-    for (status, body) in [(500, "No cluster leader"), (502, "from a proxy"), (500, "unknown"), (429, "too many")] {
+    for (status, body) in
+        [(500, "No cluster leader"), (502, "from a proxy"), (500, "unknown"), (429, "too many")]
+    {
         consul.answer("/v1/acl/logout", status, body);
         assert!(!store.log_out_all(&consul.consuls).await, "{status}");
         assert_eq!(count(&store), 1, "{status}");
