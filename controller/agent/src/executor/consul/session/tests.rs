@@ -127,7 +127,10 @@ async fn a_replacement_that_cannot_be_stored_is_logged_out_at_once() {
         let _ = ground.session().ensure(held, &Memory::full()).await;
         let requests = ground.consul.requests();
         let [login, logout] = &requests[..] else { panic!("{requests:?}") };
-        assert!(login == "POST /v1/acl/login" && logout.starts_with("POST /v1/acl/logout s-"), "{requests:?}");
+        assert!(
+            login == "POST /v1/acl/login" && logout.starts_with("POST /v1/acl/logout s-"),
+            "{requests:?}"
+        );
     }
 }
 
