@@ -3,6 +3,8 @@
 //! In: the config. Out: log-ins that don't overload a server, figures for metrics, tokens that are owed a log-out ([`owed`]). It must
 //! not know how the planner acts on failures: see the executor.
 
+#[cfg(test)]
+pub(crate) mod fixture;
 pub mod owed;
 
 use std::{

@@ -311,7 +311,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
         }
         (Subject::Alloc(alloc, Part::Network), Some(verb)) => network::network(&context, &alloc, verb).await,
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
-            services::group_services(&context, &alloc, network, verb).await
+            services::group_services(&context, &alloc, network, (verb, &control.cancel)).await
         }
         (Subject::Alloc(alloc, Part::Checks), Some(verb)) => {
             services::group_checks(&context, &alloc, network, verb).await
@@ -340,7 +340,8 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 }
                 (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
-                    services::task_services(&context, &Attempted { task, launch }, verb).await
+                    let attempted = Attempted { task, launch };
+                    services::task_services(&context, &attempted, (verb, &control.cancel)).await
                 }
                 (TaskPart::Checks, Some(verb)) => {
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
@@ -480,6 +481,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// One that a later try may not meet.
+    pub(crate) fn retry(why: String) -> Self {
+        Self { class: Class::Retry, why }
+    }
+
     pub(crate) fn of(class: Class, error: &(dyn std::error::Error + 'static)) -> Self {
         Self { class, why: herdlet_base::error::in_full(error) }
     }

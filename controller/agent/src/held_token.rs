@@ -1,7 +1,7 @@
 //! The token of a task at Vault or Consul, as it is kept in the task's `private` and shown in its `secrets`.
 //!
 //! In: a token with its lease. Out: the same, after a restart of the agent too, which therefore issues nothing. Both
-//! directories are in memory: a reboot ends the token with the task.
+//! directories are in memory where that is possible: then a reboot ends the token with the task.
 
 use std::ffi::OsStr;
 
@@ -89,6 +89,20 @@ pub struct HeldToken {
     pub lease: LeaseRecord,
     /// Why the last try to renew or to verify it has failed.
     pub failure: Option<String>,
+    /// Consul's servers issue a token before its agent knows it.
+    #[serde(default)]
+    pub confirmation: Confirmation,
+}
+
+/// Whether a token is known to be usable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confirmation {
+    /// The system has accepted it, or needs no time after issuing it.
+    #[default]
+    Given,
+    /// The system has not accepted it yet.
+    Awaited,
 }
 
 /// The files of one task. Their methods block.
@@ -121,6 +135,7 @@ impl HeldToken {
             place,
             lease: LeaseRecord::granted(new.terms, boot_now(), Spread::random()),
             failure: None,
+            confirmation: Confirmation::Given,
         }
     }
 

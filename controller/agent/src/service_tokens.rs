@@ -1,7 +1,7 @@
 //! Tokens of Consul that services are registered with, kept for the next agent, which therefore issues nothing.
 //!
-//! In: tokens by service. Out: the same. Each service has one file, 0600, in a directory of its allocation, in memory. A token is removed
-//! only once its service is deregistered and the token is stored for its log-out.
+//! In: tokens by service. Out: the same. Each service has one file, 0600, in a directory of its allocation, in the runtime directory. A token
+//! is removed only once its service is deregistered and the token is stored for its log-out.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,10 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{durable, paths};
+use herdlet_base::{
+    durable::{self, Outlives, Steps},
+    paths,
+};
 use herdlet_services::catalog::ServiceOwner;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -77,7 +80,12 @@ impl ServiceTokens {
     pub fn keep(&self, alloc: AllocId, token: &ServiceToken) -> io::Result<()> {
         let bytes = Zeroizing::new(serde_json::to_vec(token)?);
         durable::make_dir(&self.of_alloc(alloc))?;
-        durable::write(&self.file(alloc, &token.id), &bytes)
+        let file = self.file(alloc, &token.id);
+        let written = durable::write_in_steps(&file, &bytes, Outlives::Processes, &Steps::default());
+        if written.is_err() {
+            let _ = durable::discard(&file);
+        }
+        written
     }
 
     /// Removes the token of a service, and the directory of an allocation that has no other.
@@ -85,7 +93,7 @@ impl ServiceTokens {
     /// # Errors
     /// If it can't be removed.
     pub fn remove(&self, alloc: AllocId, id: &str) -> io::Result<()> {
-        durable::remove(&self.file(alloc, id))?;
+        durable::remove_in_steps(&self.file(alloc, id), Outlives::Processes, &Steps::default())?;
         match fs::remove_dir(self.of_alloc(alloc)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
             // It has others, or is gone.

@@ -1,20 +1,28 @@
 //! Tokens of Consul that are no longer used and must be logged out.
 //!
-//! In: tokens of tasks that have ended, of services that are deregistered. Out: requests, repeated until Consul answers. Each token is
-//! stored until its log-out is confirmed, so that no crash and no outage leaves it valid. The directory is in memory, as the tokens.
+//! In: tokens of tasks that have ended, of services that are deregistered, of log-ins that came to nothing. Out: requests, repeated until
+//! Consul answers. Each token is stored until its log-out is confirmed, so that no crash and no outage leaves it valid. The store is in
+//! the runtime directory, as the tokens of services are.
 
-use std::{ffi::OsString, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs, io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::AllocId;
-use herdlet_base::durable;
+use herdlet_base::durable::{self, Outlives, Steps};
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::AclError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use super::Consuls;
+use super::{ConsulCluster, Consuls};
 use crate::{
     held_token::HeldToken,
     token_audit::{TokenAudit, TokenHolder},
@@ -27,41 +35,66 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// Tokens that must be logged out. The methods block, except [`OwedTokens::follow`].
 pub struct OwedTokens {
     dir: PathBuf,
+    /// The names of tokens that a [`Reservation`] protects.
+    reserved: Mutex<BTreeSet<OsString>>,
     changed: Notify,
 }
 
-/// Whose token it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LastHolder {
-    Task(String),
-    Service(String),
+/// A token of a holder. Has no `Debug`: it is a secret.
+#[derive(Serialize, Deserialize)]
+pub struct OwedToken {
+    pub alloc: AllocId,
+    pub holder: TokenHolder,
+    pub held: HeldToken,
 }
 
-/// A stored token. Has no `Debug`: it is a secret.
-#[derive(Serialize, Deserialize)]
-struct OwedToken {
-    alloc: AllocId,
-    holder: LastHolder,
-    held: HeldToken,
+/// A stored token that is not logged out before this is dropped, or the agent ends.
+pub struct Reservation {
+    owed: Arc<OwedTokens>,
+    name: OsString,
+}
+
+/// What became of one token.
+enum Attempt {
+    /// It is gone.
+    Done,
+    /// It must be tried again.
+    Failed,
+    /// Consul does not answer: requests for the others would only wait too.
+    Unreachable,
 }
 
 impl OwedTokens {
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, changed: Notify::new() }
+        Self { dir, reserved: Mutex::default(), changed: Notify::new() }
     }
 
     /// Stores a token, which is then logged out. Storing it again changes nothing.
     ///
     /// # Errors
     /// If it can't be stored: the caller must keep it.
-    pub fn add(&self, alloc: AllocId, holder: LastHolder, held: HeldToken) -> io::Result<()> {
-        let path = self.dir.join(format!("{:016x}", held.id));
-        let bytes = Zeroizing::new(serde_json::to_vec(&OwedToken { alloc, holder, held })?);
+    pub fn add(&self, token: &OwedToken) -> io::Result<()> {
+        let bytes = Zeroizing::new(serde_json::to_vec(token)?);
+        let path = self.dir.join(token.name());
         durable::make_dir(&self.dir)?;
-        durable::write(&path, &bytes)?;
+        let written = durable::write_in_steps(&path, &bytes, Outlives::Processes, &Steps::default());
+        if written.is_err() {
+            let _ = durable::discard(&path);
+        }
         self.changed.notify_one();
-        Ok(())
+        written
+    }
+
+    /// Stores a new token until its holder keeps it.
+    ///
+    /// # Errors
+    /// If it can't be stored: the caller must log it out.
+    pub fn reserve(self: &Arc<Self>, token: &OwedToken) -> io::Result<Reservation> {
+        // Before it can be found.
+        self.reserved().insert(token.name());
+        let reservation = Reservation { owed: Arc::clone(self), name: token.name() };
+        self.add(token)?;
+        Ok(reservation)
     }
 
     /// Logs out until the agent ends.
@@ -76,9 +109,17 @@ impl OwedTokens {
                 if self.log_out_all(&consuls).await {
                     break;
                 }
-                tokio::time::sleep(pause).await;
+                self.rest(pause).await;
             }
             self.changed.notified().await;
+        }
+    }
+
+    /// Waits until the pause is over, or there is another token: Consul may answer again.
+    async fn rest(&self, pause: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = self.changed.notified() => {}
         }
     }
 
@@ -88,40 +129,44 @@ impl OwedTokens {
         let Ok(Ok(names)) = off_thread(move || store.names()).await else { return false };
         let mut is_done = true;
         for name in names {
-            is_done &= self.log_out(consuls, name).await;
+            match self.log_out(consuls, name).await {
+                Attempt::Done => {}
+                Attempt::Failed => is_done = false,
+                Attempt::Unreachable => return false,
+            }
         }
         is_done
     }
 
-    /// Logs one token out. Returns whether it is gone.
-    async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> bool {
+    async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> Attempt {
+        if self.reserved().contains(&name) {
+            return Attempt::Done;
+        }
         let (store, file) = (Arc::clone(self), name.clone());
-        let Ok(found) = off_thread(move || store.read(&file)).await else { return false };
-        if let Some(OwedToken { alloc, holder, held }) = found {
-            let result = match consuls.cluster(&held.place.cluster) {
-                Some(cluster) => cluster.reader.log_out(held.reveal()).await,
-                // Nothing can be done about it; it may expire.
-                None => Ok(()),
-            };
-            let failure = result.as_ref().err().filter(|error| !matches!(error, AclError::NotFound { .. }));
-            if failure.is_some_and(AclError::is_of_server) {
-                return false;
+        let found = match off_thread(move || store.read(&file)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, ?name, "failed to read a token of Consul that must be logged out; retrying");
+                return Attempt::Failed;
             }
-            let audit = TokenAudit {
-                system: "Consul",
-                alloc,
-                holder: match &holder {
-                    LastHolder::Task(name) => TokenHolder::Task(name),
-                    LastHolder::Service(name) => TokenHolder::Service(name),
+            Err(_) => return Attempt::Failed,
+        };
+        if let Some(token) = found {
+            match consuls.cluster(&token.held.place.cluster) {
+                Some(cluster) => match token.log_out(cluster).await {
+                    Err(AclError::Unreachable { .. }) => return Attempt::Unreachable,
+                    Err(error) if error.may_pass() => return Attempt::Failed,
+                    Ok(()) | Err(_) => {}
                 },
-                operation: "revoke",
-                cluster: &held.place.cluster,
-                accessor: &held.accessor,
-            };
-            audit.end(failure.map(AclError::to_string).as_deref());
+                // Nothing can be done about it; it may expire.
+                None => token.audit().end(Some("the agent's config has no such Consul")),
+            }
         }
         let store = Arc::clone(self);
-        matches!(off_thread(move || durable::remove(&store.dir.join(name))).await, Ok(Ok(())))
+        match off_thread(move || store.remove(&name)).await {
+            Ok(Ok(())) => Attempt::Done,
+            Ok(Err(_)) | Err(_) => Attempt::Failed,
+        }
     }
 
     fn names(&self) -> io::Result<Vec<OsString>> {
@@ -130,13 +175,91 @@ impl OwedTokens {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        Ok(names.filter(|name| name.to_str().is_some_and(|name| !durable::is_temporary(name))).collect())
+        let names =
+            entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;
+        Ok(names
+            .into_iter()
+            .filter(|name| name.to_str().is_some_and(|name| !durable::is_temporary(name)))
+            .collect())
     }
 
-    /// `None` for a file that is damaged or gone.
-    fn read(&self, name: &OsString) -> Option<OwedToken> {
-        let bytes = fs::read(self.dir.join(name)).map(Zeroizing::new).ok()?;
-        serde_json::from_slice(&bytes).ok()
+    /// `None` for a file that is gone or damaged.
+    fn read(&self, name: &OsString) -> io::Result<Option<OwedToken>> {
+        let bytes = match fs::read(self.dir.join(name)) {
+            Ok(bytes) => Zeroizing::new(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let token = serde_json::from_slice(&bytes);
+        if token.is_err() {
+            tracing::warn!(
+                ?name,
+                "a token of Consul can't be logged out, because its file is damaged; it may stay valid until it expires"
+            );
+        }
+        Ok(token.ok())
+    }
+
+    fn remove(&self, name: &OsString) -> io::Result<()> {
+        durable::remove_in_steps(&self.dir.join(name), Outlives::Processes, &Steps::default())
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, BTreeSet<OsString>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl OwedToken {
+    /// Logs it out. A token that does not exist counts as logged out.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub(crate) async fn log_out(&self, cluster: &ConsulCluster) -> Result<(), AclError> {
+        let result = match cluster.reader.log_out(self.held.reveal()).await {
+            Err(AclError::NotFound { .. }) => Ok(()),
+            result => result,
+        };
+        match &result {
+            Err(error) if error.may_pass() => {}
+            Err(error) => self.audit().end(Some(&error.to_string())),
+            Ok(()) => self.audit().end(None),
+        }
+        result
+    }
+
+    fn audit(&self) -> TokenAudit<'_> {
+        TokenAudit {
+            system: "Consul",
+            alloc: self.alloc,
+            holder: self.holder.clone(),
+            operation: "revoke",
+            cluster: &self.held.place.cluster,
+            accessor: &self.held.accessor,
+        }
+    }
+
+    /// The name of its file.
+    fn name(&self) -> OsString {
+        format!("{:016x}", self.held.id).into()
+    }
+}
+
+impl Reservation {
+    /// Forgets the token, which its holder keeps now. Blocks.
+    ///
+    /// # Errors
+    /// If it can't be removed: then it will be logged out.
+    pub fn release(self) -> io::Result<()> {
+        self.owed.remove(&self.name)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.owed.reserved().remove(&self.name);
+        self.owed.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,10 +9,10 @@ mod session;
 use std::{sync::Arc, time::Duration};
 
 use herdlet_api_types::{
+    Duration as Span,
     alloc::Allocation,
     job::{ConsulAccess, Task},
 };
-use herdlet_base::observation::Class;
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -27,19 +27,22 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::session::{Holder, Keeper, Session};
 use super::{
     Context, PlaceVerb, Refusal, Workload,
-    blocking::{inspected, on_files, span as length},
+    blocking::{inspected, on_files},
     file_access,
     login_identity::{self, LoginIdentity},
 };
 use crate::{
-    consul::{ConsulCluster, owed::LastHolder},
+    consul::{ConsulCluster, owed::OwedToken},
     held_token::{HeldToken, OF_CONSUL, TaskFile, TokenFiles, TokenPlace},
     present,
+    token_audit::TokenHolder,
     vault::boot_now,
 };
 
 /// A task whose Consul is not in the config asks again in this period; a restart with another config comes first.
 const UNCONFIGURED_PERIOD: Duration = Duration::from_secs(3_600);
+/// A replacement in progress delays the end of its task.
+const REPLACEMENT_MAX: Duration = Duration::from_secs(30);
 /// Consul reports no event when a token is deleted: it is looked up once in this period.
 const VERIFICATION_PERIOD: Duration = Duration::from_secs(300);
 
@@ -89,6 +92,7 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
     Ok(ConsulRights {
         cluster: access.cluster,
         namespace: access.namespace.unwrap_or_default(),
+        partition: access.partition.unwrap_or_default(),
         token: token.map(|held| AccessToken::new(held.reveal())).unwrap_or_default(),
     })
 }
@@ -97,7 +101,7 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
 async fn token(context: &Arc<Context>, workload: &Workload) -> Result<Option<HeldToken>, Refusal> {
     let Some((access, TokenNeed::Token(..))) = wanted(context, workload) else { return Ok(None) };
     let held = read(context, workload).await?.filter(|held| held.place == place_of(access));
-    held.map(Some).ok_or_else(|| refused("read the token of Consul: it is not there".to_owned()))
+    held.map(Some).ok_or_else(|| Refusal::retry("read the token of Consul: it is not there".to_owned()))
 }
 
 /// `None` if the task has no block.
@@ -161,8 +165,11 @@ async fn ensure(
         TokenNeed::Nothing => return give_up(context, workload).await,
         TokenNeed::Token(cluster, identity) => (cluster, identity),
         TokenNeed::Unconfigured => {
-            let on = format!("Consul: the agent's config has no Consul `{}`", access.cluster);
-            return Ok(Outcome::Pending { on, ask_in: length(UNCONFIGURED_PERIOD) });
+            let on = format!(
+                "Consul `{}`: this agent has only the Consul `default`: remove `cluster` from the block `consul`",
+                access.cluster
+            );
+            return Ok(Outcome::Pending { on, ask_in: Span::from_std(UNCONFIGURED_PERIOD) });
         }
     };
     let last = held.as_ref().map(|held| held.id);
@@ -173,23 +180,26 @@ async fn ensure(
     let files = TokenFiles { access: file_access::find(context, task).await?, ..files(context, workload) };
     let files = Arc::new(files);
     let session = Session {
-        context,
+        consuls: &context.consuls,
+        owed: &context.owed_tokens,
         cluster: &cluster,
         place: place_of(access),
         method: &cluster.logins.tasks.method,
-        holder: Holder { alloc: workload.alloc.id, name: LastHolder::Task(task.name.clone()) },
+        holder: Holder { alloc: workload.alloc.id, name: TokenHolder::Task(task.name.clone()) },
+        replacement_max: REPLACEMENT_MAX,
     };
     let keeper = TaskKeeper { context, workload, identity, files };
     if let Some(other) = other {
         session.owe(other).await?;
     }
-    // What is logged in is kept at once. If a log-in is dropped, its token ends with its lifetime.
+    // A log-in that is dropped before Consul has answered may leave a token, which ends with its lifetime. Any other is kept, or
+    // logged out.
     let held = tokio::select! {
         biased;
-        () = cancelled.cancelled() => return Err(refused("get a token of Consul: the task is to end".to_owned())),
+        () = cancelled.cancelled() => return Err(Refusal::retry("get a token of Consul: the task is to end".to_owned())),
         ensured = session.ensure(held, &keeper) => ensured?,
     };
-    keeper.keep(&held).await?;
+    keeper.show(&held).await?;
     if last.is_some_and(|last| last != held.id) {
         context.renderer.consul_token_changed(workload.alloc.id, workload.position());
     }
@@ -200,7 +210,7 @@ async fn ensure(
             let end = if held.lease.is_past_end(now) { ", and it has expired" } else { "" };
             let why = held.failure.as_deref().unwrap_or("it is tried again");
             let on = format!("Consul, which has given no other token since {since}{end}: {why}");
-            Outcome::Outdated { on, ask_in: length(ask_in), since_ns }
+            Outcome::Outdated { on, ask_in: Span::from_std(ask_in), since_ns }
         }
         (Some(_), None) | (None, _) => Outcome::Done(Some(facts(&held))),
     })
@@ -222,9 +232,21 @@ impl Keeper for TaskKeeper<'_> {
         on_files("get the identity for Consul", work).await
     }
 
+    /// The task's own file follows, see [`Self::show`].
     async fn keep(&self, held: &HeldToken) -> Result<(), Refusal> {
+        self.write(held, TaskFile::Disabled).await
+    }
+}
+
+impl TaskKeeper<'_> {
+    /// Stores the token, and writes it to the task's file.
+    async fn show(&self, held: &HeldToken) -> Result<(), Refusal> {
+        self.write(held, TaskFile::Written).await
+    }
+
+    async fn write(&self, held: &HeldToken, file: TaskFile) -> Result<(), Refusal> {
         let (files, held) = (Arc::clone(&self.files), held.clone());
-        on_files("keep the token of Consul", move || files.write(&held, TaskFile::Written)).await
+        on_files("keep the token of Consul", move || files.write(&held, file)).await
     }
 }
 
@@ -232,11 +254,9 @@ impl Keeper for TaskKeeper<'_> {
 async fn give_up(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
     if let Some(held) = read(context, workload).await? {
         let name = workload.task().map(|task| task.name.clone()).unwrap_or_default();
-        let (owed, alloc) = (Arc::clone(&context.owed_tokens), workload.alloc.id);
-        on_files("store the token of Consul for its log-out", move || {
-            owed.add(alloc, LastHolder::Task(name), held)
-        })
-        .await?;
+        let owed = Arc::clone(&context.owed_tokens);
+        let token = OwedToken { alloc: workload.alloc.id, holder: TokenHolder::Task(name), held };
+        on_files("store the token of Consul for its log-out", move || owed.add(&token)).await?;
     }
     let files = files(context, workload);
     on_files("remove the token of Consul", move || files.remove()).await?;
@@ -265,7 +285,7 @@ fn place_of(access: &ConsulAccess) -> TokenPlace {
 fn facts(held: &HeldToken) -> Arc<Facts> {
     let verification = verification_in(held);
     let next = held.lease.due_in(boot_now()).map_or(verification, |due| due.min(verification));
-    let renew_at = Some(Deadline::after(present::now(), length(next)));
+    let renew_at = Some(Deadline::after(present::now(), Span::from_std(next)));
     Arc::new(Facts { revision: Revision(held.id), renew_at, ..Facts::none() })
 }
 
@@ -275,8 +295,4 @@ fn verification_in(held: &HeldToken) -> Duration {
     let age = held.lease.age(boot_now()).unwrap_or_default();
     let age_ns = u64::try_from(age.as_nanos()).unwrap_or_default();
     Duration::from_nanos(period_ns - age_ns.wrapping_add(held.id % period_ns) % period_ns)
-}
-
-fn refused(why: String) -> Refusal {
-    Refusal { class: Class::Retry, why }
 }

@@ -93,9 +93,10 @@ fn sign(
 }
 
 fn missing(name: &str, system: &str) -> String {
+    // The keys of the servers' config.
+    let key = if system == "Vault" { "default_identity" } else { "task_identity" };
     format!(
-        "find the identity {name} of the task: set a default identity in the block {} of the servers' config, or add the identity to \
-         the job",
+        "find the identity {name} of the task: set `{key}` in the block `{}` of the servers' config, or add the identity to the job",
         system.to_ascii_lowercase()
     )
 }

@@ -1,12 +1,12 @@
 //! How one task or service gets a token of Consul, and keeps it.
 //!
 //! In: the token that it has, if any; an identity. Out: a token that Consul's agent knows. A new token is stored before its first
-//! use. A token is replaced only if it is about to expire, or Consul has deleted it.
+//! use. A token is replaced only if it is about to expire, or Consul has deleted it. No new token is forgotten: its holder keeps it, or
+//! it is logged out.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use herdlet_api_types::AllocId;
-use herdlet_base::observation::Class;
 use herdlet_services::catalog::{AclError, ConsulLogin};
 use herdlet_vault::{
     error::LeaseFailure,
@@ -17,29 +17,28 @@ use herdlet_vault::{
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    consul::{ConsulCluster, owed::LastHolder},
-    executor::{Context, Refusal, blocking::on_files},
-    held_token::{HeldToken, TokenPlace},
+    consul::{
+        ConsulCluster, Consuls,
+        owed::{OwedToken, OwedTokens, Reservation},
+    },
+    executor::{Refusal, blocking::on_files},
+    held_token::{Confirmation, HeldToken, TokenPlace},
     token_audit::{TokenAudit, TokenHolder},
     vault::boot_now,
 };
 
-/// A replacement in progress delays the end of its task; the last token is kept, so it can wait.
-const STEP_MAX: Duration = Duration::from_secs(30);
-/// How long the start of a task waits within one try until Consul's agent knows its new token.
-const PREFLIGHT_MAX: Duration = Duration::from_secs(10);
+/// How long one look-up of a token, or the wait for a new one, may take.
+const LOOK_UP_MAX: Duration = Duration::from_secs(10);
 /// The pauses between look-ups of a new token.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOK_LONGEST: Duration = Duration::from_secs(1);
 /// A token that is unknown for longer has been deleted, and is not only late.
 const LATE_MAX: Duration = Duration::from_secs(120);
-/// What a token has failed in that Consul's agent has never confirmed.
-const UNCONFIRMED: &str = "Consul's agent does not know it yet";
 
 /// Who gets a token.
 pub(in crate::executor) struct Holder {
     pub(in crate::executor) alloc: AllocId,
-    pub(in crate::executor) name: LastHolder,
+    pub(in crate::executor) name: TokenHolder,
 }
 
 /// How a holder proves its identity, and where its token is.
@@ -47,22 +46,27 @@ pub(in crate::executor) trait Keeper: Sync {
     /// The identity to log in with, a JWT.
     fn bearer(&self) -> impl Future<Output = Result<SecretText, Refusal>> + Send;
 
-    /// Stores the token.
+    /// Stores the token in place of the last one. After an error, nothing has changed.
     fn keep(&self, held: &HeldToken) -> impl Future<Output = Result<(), Refusal>> + Send;
 }
 
 /// A holder at a Consul.
 pub(in crate::executor) struct Session<'a> {
-    pub(in crate::executor) context: &'a Arc<Context>,
-    pub(in crate::executor) cluster: &'a Arc<ConsulCluster>,
+    pub(in crate::executor) consuls: &'a Consuls,
+    pub(in crate::executor) owed: &'a Arc<OwedTokens>,
+    pub(in crate::executor) cluster: &'a ConsulCluster,
     pub(in crate::executor) place: TokenPlace,
     /// The auth method.
     pub(in crate::executor) method: &'a str,
     pub(in crate::executor) holder: Holder,
+    /// How long a replacement may take; the last token is kept, so it can wait.
+    pub(in crate::executor) replacement_max: Duration,
 }
 
 impl Session<'_> {
     /// Returns a token that can be used now. `held` is the last one, which stays in use while Consul gives no other.
+    ///
+    /// A token that is replaced because it expires soon ends by itself: a running process and Consul's entries still have it.
     pub(in crate::executor) async fn ensure(
         &self,
         held: Option<HeldToken>,
@@ -74,8 +78,8 @@ impl Session<'_> {
             Step::Wait { .. } | Step::Renew => match self.confirm(&mut held).await {
                 Ok(()) => return Ok(held),
                 // One that has never been confirmed is of no use yet.
-                Err(LookUpFailure::Later(why)) if held.failure.as_deref() == Some(UNCONFIRMED) => {
-                    return Err(refused(why));
+                Err(LookUpFailure::Later(why)) if held.confirmation == Confirmation::Awaited => {
+                    return Err(Refusal::retry(why));
                 }
                 Err(LookUpFailure::Later(why)) => {
                     tracing::debug!(why, accessor = held.accessor, "failed to verify a token of Consul");
@@ -84,18 +88,20 @@ impl Session<'_> {
                 Err(LookUpFailure::Gone) => {
                     let why = "Consul has no such token any more; it logs in again";
                     self.audit("verify", &held.accessor).end(Some(why));
+                    // Another of Consul's servers may still have it.
+                    self.owe(held.clone()).await?;
                     held = held.lost();
                 }
             },
         }
-        let why = match timeout(STEP_MAX, self.begin(keeper)).await {
-            Ok(Ok(other)) => {
-                self.owe(held).await?;
-                return Ok(other);
-            }
+        let why = match timeout(self.replacement_max, self.replace(keeper)).await {
+            Ok(Ok(other)) => return Ok(other),
             Ok(Err(refusal)) => refusal.why,
             Err(_) => "log in: no answer in time".to_owned(),
         };
+        if held.confirmation == Confirmation::Awaited {
+            return Err(Refusal::retry(why));
+        }
         held.lease.failed(LeaseFailure::Later { retry_after: None }, boot_now(), Spread::random());
         held.failure = Some(why);
         Ok(held)
@@ -103,30 +109,58 @@ impl Session<'_> {
 
     /// Has a token logged out that is no longer used.
     pub(in crate::executor) async fn owe(&self, held: HeldToken) -> Result<(), Refusal> {
-        let (owed, alloc, name) =
-            (Arc::clone(&self.context.owed_tokens), self.holder.alloc, self.holder.name.clone());
-        on_files("store the token of Consul for its log-out", move || owed.add(alloc, name, held)).await
+        let (owed, token) = (Arc::clone(self.owed), self.owed_token(held));
+        on_files("store the token of Consul for its log-out", move || owed.add(&token)).await
     }
 
-    /// Logs in, and waits until Consul's agent knows the token.
+    /// Logs in for a holder without a token, which keeps the new one at once: a later try goes on with it.
     async fn begin(&self, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
         let mut held = self.log_in(keeper).await?;
-        held.failure = Some(UNCONFIRMED.to_owned());
-        keeper.keep(&held).await?;
-        match self.confirm(&mut held).await {
-            Ok(()) => Ok(held),
-            Err(LookUpFailure::Later(why)) => Err(refused(why)),
-            Err(LookUpFailure::Gone) => {
-                Err(refused("log in: Consul has deleted the token at once".to_owned()))
+        if let Err(refusal) = keeper.keep(&held).await {
+            if self.owe(held.clone()).await.is_err() {
+                self.log_out(held).await;
             }
+            return Err(refusal);
         }
+        self.confirm(&mut held).await?;
+        Ok(held)
+    }
+
+    /// Logs in for a holder with a token, which stays in its files until the new one is confirmed. A new token that comes to
+    /// nothing is logged out, also if this is dropped.
+    async fn replace(&self, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
+        let mut held = self.log_in(keeper).await?;
+        let reservation = self.reserve(&held).await?;
+        self.confirm(&mut held).await?;
+        keeper.keep(&held).await?;
+        on_files("forget the log-out of a token of Consul", move || reservation.release()).await?;
+        Ok(held)
+    }
+
+    async fn reserve(&self, held: &HeldToken) -> Result<Reservation, Refusal> {
+        let (owed, token) = (Arc::clone(self.owed), self.owed_token(held.clone()));
+        let reserved =
+            on_files("store the new token of Consul for its log-out", move || owed.reserve(&token)).await;
+        if reserved.is_err() {
+            self.log_out(held.clone()).await;
+        }
+        reserved
+    }
+
+    /// Logs a token out that can't be stored. The audit has the result.
+    async fn log_out(&self, held: HeldToken) {
+        let _ = self.owed_token(held).log_out(self.cluster).await;
+    }
+
+    fn owed_token(&self, held: HeldToken) -> OwedToken {
+        OwedToken { alloc: self.holder.alloc, holder: self.holder.name.clone(), held }
     }
 
     async fn log_in(&self, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
         let bearer = keeper.bearer().await?;
         let (kind, name) = match &self.holder.name {
-            LastHolder::Task(name) => ("task", name),
-            LastHolder::Service(name) => ("service", name),
+            TokenHolder::Task(name) => ("task", name),
+            TokenHolder::Service(name) => ("service", name),
         };
         let login = ConsulLogin {
             method: self.method,
@@ -136,16 +170,18 @@ impl Session<'_> {
             namespace: self.place.namespace.as_deref(),
             partition: self.place.partition.as_deref(),
         };
-        match self.context.consuls.log_in(self.cluster, login).await {
+        match self.consuls.log_in(self.cluster, login).await {
             Ok(new) => {
                 self.audit("log in", &new.accessor).end(None);
-                Ok(HeldToken::new(new, self.place.clone()))
+                let mut held = HeldToken::new(new, self.place.clone());
+                held.confirmation = Confirmation::Awaited;
+                Ok(held)
             }
             Err(error) => {
                 let why = format!("{error} (auth method `{}`)", self.method);
                 self.audit("log in", "").end(Some(&why));
                 // Also a refused one: methods and rules of Consul change while tasks wait.
-                Err(refused(why))
+                Err(Refusal::retry(why))
             }
         }
     }
@@ -156,21 +192,21 @@ impl Session<'_> {
             let mut pause = LOOK_FIRST;
             loop {
                 match self.cluster.reader.look_up(held.reveal()).await {
-                    Err(AclError::NotFound { .. }) if is_new(held, boot_now()) => {}
+                    Ok(()) => return Ok(()),
                     // Without the right to read itself, the token may still exist.
-                    Ok(()) | Err(AclError::Refused { .. }) => return Ok(()),
+                    Err(error) if error.is_denied() => return Ok(()),
+                    Err(AclError::NotFound { .. }) if is_new(held, boot_now()) => {}
                     Err(AclError::NotFound { .. }) => return Err(LookUpFailure::Gone),
-                    Err(error @ AclError::Unreachable { .. }) => {
-                        return Err(LookUpFailure::Later(error.to_string()));
-                    }
+                    Err(error) => return Err(LookUpFailure::Later(error.to_string())),
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(LOOK_LONGEST);
             }
         };
-        let looked = timeout(PREFLIGHT_MAX, looking).await;
-        looked.unwrap_or_else(|_| Err(LookUpFailure::Later(UNCONFIRMED.to_owned())))?;
+        let late = || LookUpFailure::Later("look up a token: Consul's agent does not know it yet".to_owned());
+        timeout(LOOK_UP_MAX, looking).await.unwrap_or_else(|_| Err(late()))?;
         held.failure = None;
+        held.confirmation = Confirmation::Given;
         Ok(())
     }
 
@@ -178,10 +214,7 @@ impl Session<'_> {
         TokenAudit {
             system: "Consul",
             alloc: self.holder.alloc,
-            holder: match &self.holder.name {
-                LastHolder::Task(name) => TokenHolder::Task(name),
-                LastHolder::Service(name) => TokenHolder::Service(name),
-            },
+            holder: self.holder.name.clone(),
             operation,
             cluster: &self.place.cluster,
             accessor,
@@ -190,18 +223,26 @@ impl Session<'_> {
 }
 
 /// Why a token is not known to be usable.
+#[derive(Debug, thiserror::Error)]
 enum LookUpFailure {
     /// Consul does not answer, or its agent does not know the token yet.
+    #[error("{0}")]
     Later(String),
     /// It was deleted.
+    #[error("look up a token: Consul has deleted it")]
     Gone,
+}
+
+impl From<LookUpFailure> for Refusal {
+    fn from(failure: LookUpFailure) -> Self {
+        Self::retry(failure.to_string())
+    }
 }
 
 /// Whether Consul's agent may not know the token yet.
 fn is_new(held: &HeldToken, now: BootTime) -> bool {
-    held.failure.as_deref() == Some(UNCONFIRMED) && held.lease.age(now).is_some_and(|age| age < LATE_MAX)
+    held.confirmation == Confirmation::Awaited && held.lease.age(now).is_some_and(|age| age < LATE_MAX)
 }
 
-fn refused(why: String) -> Refusal {
-    Refusal { class: Class::Retry, why }
-}
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,13 @@
 //!
 //! In: resolved services. Out: requests to the catalogues, and their outcome. A service without a token delays no other.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use herdlet_api_types::{alloc::Allocation, job::Provider, service::Registration};
 use herdlet_base::observation::Observation;
 use herdlet_plan::action::Outcome;
 use herdlet_services::catalog::ServiceOwner;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Resolved, checking, refused,
@@ -20,10 +21,10 @@ pub(super) async fn carry_out(
     context: &Arc<Context>,
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (resolved, specs): (&Resolved, &Specs<'_>),
-    verb: PlaceVerb,
+    (verb, cancelled): (PlaceVerb, &CancellationToken),
 ) -> Outcome {
     let outcome = match verb {
-        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs)).await,
+        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs), cancelled).await,
         PlaceVerb::Down => down(context, owner, &resolved.registrations).await,
         PlaceVerb::Inspect => inspect(context, owner, &resolved.registrations).await,
     };
@@ -34,16 +35,16 @@ async fn up(
     context: &Arc<Context>,
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (resolved, specs): (&Resolved, &Specs<'_>),
+    cancelled: &CancellationToken,
 ) -> Result<Outcome, Refusal> {
     let Resolved { registrations, broken, .. } = resolved;
-    let refused_tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
-    let with_token = |one: &&Registration| !refused_tokens.contains_key(&one.id);
-    let ready: Vec<Registration> = registrations.iter().filter(with_token).cloned().collect();
-    if let Err(error) = context.services.catalogs.up(owner, &ready).await {
+    let tokens = tokens::ensure(context, (alloc, owner), (registrations, specs), cancelled).await?;
+    let without_token = tokens.refused.keys().cloned().collect();
+    if let Err(error) = context.services.catalogs.up(owner, registrations, &without_token).await {
         return Ok(refused(&error));
     }
-    tokens::give_up(context, owner, registrations).await?;
-    let failures: Vec<&str> = broken.iter().chain(refused_tokens.values()).map(String::as_str).collect();
+    tokens::release(context, owner, &tokens.wanted).await?;
+    let failures: Vec<&str> = broken.iter().chain(tokens.refused.values()).map(String::as_str).collect();
     Ok(match failures.is_empty() {
         true if registrations.iter().any(|one| one.provider == Provider::Consul) => checking(registrations),
         true => Outcome::Done(None),
@@ -61,7 +62,7 @@ async fn down(
         return Ok(refused(&error));
     }
     // Only now: a deregistration needs the token.
-    tokens::give_up(context, owner, &[]).await?;
+    tokens::release(context, owner, &BTreeSet::new()).await?;
     Ok(Outcome::Done(None))
 }
 

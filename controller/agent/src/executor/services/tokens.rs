@@ -3,7 +3,12 @@
 //! In: the services of an owner. Out: tokens for their registrations, or why a service has none. Services are independent: one that
 //! gets no token delays no other. A service without an identity is registered with the token of a file or of the agent.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use herdlet_api_types::{
@@ -13,9 +18,11 @@ use herdlet_api_types::{
 };
 use herdlet_services::catalog::ServiceOwner;
 use herdlet_vault::{lease::Step, secret::SecretText};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    consul::{ConsulCluster, owed::LastHolder},
+    consul::{ConsulCluster, owed::OwedToken},
     executor::{
         Context, Refusal,
         blocking::on_files,
@@ -25,6 +32,7 @@ use crate::{
     },
     held_token::{HeldToken, TokenPlace},
     service_tokens::ServiceToken,
+    token_audit::TokenHolder,
     vault::boot_now,
 };
 
@@ -34,23 +42,40 @@ pub(super) type Specs<'s> = BTreeMap<String, &'s Service>;
 /// The tokens of an owner that are kept.
 type TokensById = BTreeMap<String, ServiceToken>;
 
-/// Gets the tokens of the owner's services in Consul. Returns why services have none.
+/// The longest time for the token of one service: the registrations of the others wait for it.
+const TOKEN_MAX: Duration = Duration::from_secs(15);
+/// The longest time for a replacement, after the last token was verified.
+const REPLACEMENT_MAX: Duration = Duration::from_secs(12);
+
+/// What is known of the tokens of an owner's services.
+#[derive(Default)]
+pub(super) struct Tokens {
+    /// The ids of services that log in.
+    pub(super) wanted: BTreeSet<String>,
+    /// Why services have no token, by their ids.
+    pub(super) refused: BTreeMap<String, String>,
+}
+
+/// Gets the tokens of the owner's services in Consul.
 pub(super) async fn ensure(
     context: &Arc<Context>,
-    alloc: &Arc<Allocation>,
-    owner: &ServiceOwner,
+    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (registrations, specs): (&[Registration], &Specs<'_>),
-) -> Result<BTreeMap<String, String>, Refusal> {
+    cancelled: &CancellationToken,
+) -> Result<Tokens, Refusal> {
     let Some(cluster) = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER) else {
-        return Ok(BTreeMap::new());
+        return Ok(Tokens::default());
     };
     let mut kept = load(context, owner).await?;
-    let mut wanted = Vec::new();
+    let (mut wanted, mut tokens) = (Vec::new(), Tokens::default());
     for one in registrations.iter().filter(|one| one.provider == Provider::Consul) {
         let spec = specs.get(&one.id);
         let identity = spec.and_then(|service| identity_of((alloc, owner, service), &one.name, cluster));
         match identity {
-            Some(identity) => wanted.push((one, spec, identity, kept.remove(&one.id))),
+            Some(identity) => {
+                tokens.wanted.insert(one.id.clone());
+                wanted.push((one, spec, identity, kept.remove(&one.id)));
+            }
             None => context.services.catalogs.consul.set_token(&one.id, &one.checks, None),
         }
     }
@@ -65,20 +90,21 @@ pub(super) async fn ensure(
             identity,
         };
         let session = Session {
-            context,
+            consuls: &context.consuls,
+            owed: &context.owed_tokens,
             cluster,
             place: TokenPlace { cluster: cluster.name.clone(), namespace: None, partition: None },
             method: &cluster.logins.services.method,
-            holder: Holder { alloc: alloc.id, name: LastHolder::Service(one.name.clone()) },
+            holder: Holder { alloc: alloc.id, name: TokenHolder::Service(one.name.clone()) },
+            replacement_max: REPLACEMENT_MAX,
         };
         let result = async {
             let held = session.ensure(last.map(|token| token.held), &keeper).await?;
             keeper.keep(&held).await?;
             Ok::<_, Refusal>(held)
         };
-        (one, result.await)
+        (one, in_time(result, cancelled).await)
     });
-    let mut failures = BTreeMap::new();
     let mut current = Vec::new();
     for (one, result) in join_all(logins).await {
         match result {
@@ -88,12 +114,26 @@ pub(super) async fn ensure(
             }
             Err(refusal) => {
                 let why = format!("get a token of Consul for service {}: {}", one.name, refusal.why);
-                failures.insert(one.id.clone(), why);
+                tokens.refused.insert(one.id.clone(), why);
             }
         }
     }
     context.service_tokens.note(owner, current.iter());
-    Ok(failures)
+    Ok(tokens)
+}
+
+/// The result of getting the token of one service, or that there is none in time.
+async fn in_time<T>(
+    getting: impl Future<Output = Result<T, Refusal>>,
+    cancelled: &CancellationToken,
+) -> Result<T, Refusal> {
+    tokio::select! {
+        biased;
+        result = getting => return result,
+        () = cancelled.cancelled() => {}
+        () = sleep(TOKEN_MAX) => {}
+    }
+    Err(Refusal::retry("no answer in time".to_owned()))
 }
 
 /// Makes the kept tokens of an owner known to the catalogue, without a request. Returns the service whose token is to be replaced.
@@ -113,20 +153,20 @@ pub(super) async fn load_known(
     Ok(kept.values().find(is_due).map(|token| token.service.clone()))
 }
 
-/// Has the tokens logged out whose services are deregistered: all of the owner's, except those of `wanted`.
-pub(super) async fn give_up(
+/// Has the tokens logged out that no service is registered with any more: all of the owner's, except those of the services `wanted`.
+pub(super) async fn release(
     context: &Arc<Context>,
     owner: &ServiceOwner,
-    wanted: &[Registration],
+    wanted: &BTreeSet<String>,
 ) -> Result<(), Refusal> {
     let kept = read(context, owner).await?;
-    for token in kept.into_values().filter(|token| !wanted.iter().any(|one| one.id == token.id)) {
+    for token in kept.into_values().filter(|token| !wanted.contains(&token.id)) {
         let ServiceToken { id, service, held, .. } = token;
         context.services.catalogs.consul.set_token(&id, &[], None);
         let (owed, tokens, alloc) =
             (Arc::clone(&context.owed_tokens), Arc::clone(&context.service_tokens), owner.alloc);
         on_files("store the token of a service for its log-out", move || {
-            owed.add(alloc, LastHolder::Service(service), held)?;
+            owed.add(&OwedToken { alloc, holder: TokenHolder::Service(service), held })?;
             tokens.remove(alloc, &id)
         })
         .await?;
@@ -201,5 +241,26 @@ impl Keeper for ServiceKeeper<'_> {
         };
         let (tokens, alloc) = (Arc::clone(&self.context.service_tokens), self.alloc.id);
         on_files("keep the token of a service", move || tokens.keep(alloc, &token)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// The registrations of an owner's other services waited for a slow log-in.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_log_in_ends_in_time_or_with_its_operation() {
+        let (begun, cancelled) = (Instant::now(), CancellationToken::new());
+        assert!(in_time(pending::<Result<(), _>>(), &cancelled).await.is_err());
+        assert_eq!(begun.elapsed().as_secs(), TOKEN_MAX.as_secs());
+        cancelled.cancel();
+        assert!(in_time(pending::<Result<(), _>>(), &cancelled).await.is_err());
+        assert!(begun.elapsed() < 2 * TOKEN_MAX);
+        assert!(in_time(ready(Ok(())), &cancelled).await.is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! `consul` of a group and a task.
 
 use herdlet_api_types::{
-    job::{ConsulAccess, Provider, Service},
+    job::{ConsulAccess, Provider, Service, Task},
     manifest::{Consul, TaskSpec, Text},
 };
 
@@ -50,10 +50,12 @@ fn elsewhere(consul: Option<&Consul>, services: &[Service], trail: &Trail<'_>, f
         return;
     }
     let trail = trail.field("consul");
+    // The only ones of a Consul that is not Enterprise.
+    let is_named = |name: &Option<String>| name.as_deref().is_some_and(|name| name != "default");
     for (field, is_other) in [
         ("cluster", access.cluster != ConsulAccess::DEFAULT_CLUSTER),
-        ("namespace", access.namespace.is_some()),
-        ("partition", access.partition.is_some()),
+        ("namespace", is_named(&access.namespace)),
+        ("partition", is_named(&access.partition)),
     ] {
         if is_other {
             let message = "services are registered in the Consul `default` only, in the namespace of their tokens; remove this \
@@ -64,8 +66,9 @@ fn elsewhere(consul: Option<&Consul>, services: &[Service], trail: &Trail<'_>, f
 }
 
 /// Requires that no identity has the token's file.
-pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if spec.consul.is_none() {
+pub(super) fn of_task(spec: &TaskSpec, task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    // Also of a group, or of an identity.
+    if task.consul.is_none() {
         return;
     }
     identity::leaves_file((FILE, "Consul"), spec, trail, findings);

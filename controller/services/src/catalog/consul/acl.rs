@@ -77,6 +77,27 @@ impl AclError {
             Self::NotFound { .. } | Self::Refused { .. } => false,
         }
     }
+
+    /// Whether the same request may succeed later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::NotFound { .. } => false,
+            Self::Refused { status, .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+        }
+    }
+
+    /// Whether Consul knows the token, and denies the request.
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::NotFound { .. } => false,
+            Self::Refused { status, .. } => {
+                matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            }
+        }
+    }
 }
 
 impl ConsulReader {
