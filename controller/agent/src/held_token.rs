@@ -92,6 +92,9 @@ pub struct HeldToken {
     /// Consul's servers issue a token before its agent knows it.
     #[serde(default)]
     pub confirmation: Confirmation,
+    /// Its replacement, which is not confirmed yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Box<Self>>,
 }
 
 /// Whether a token is known to be usable.
@@ -136,6 +139,7 @@ impl HeldToken {
             lease: LeaseRecord::granted(new.terms, boot_now(), Spread::random()),
             failure: None,
             confirmation: Confirmation::Given,
+            next: None,
         }
     }
 

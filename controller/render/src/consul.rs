@@ -134,3 +134,6 @@ fn meaning(error: DataError) -> RegionError {
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,14 +4,7 @@
 //! Consul answers. Each token is stored until its log-out is confirmed, so that no crash and no outage leaves it valid. The store is in
 //! the runtime directory, as the tokens of services are.
 
-use std::{
-    collections::BTreeSet,
-    ffi::OsString,
-    fs, io,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{ffi::OsString, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::AllocId;
@@ -32,11 +25,9 @@ use crate::{
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
 
-/// Tokens that must be logged out. The methods block, except [`OwedTokens::follow`].
+/// Tokens that must be logged out.
 pub struct OwedTokens {
     dir: PathBuf,
-    /// The names of tokens that a [`Reservation`] protects.
-    reserved: Mutex<BTreeSet<OsString>>,
     changed: Notify,
 }
 
@@ -46,12 +37,6 @@ pub struct OwedToken {
     pub alloc: AllocId,
     pub holder: TokenHolder,
     pub held: HeldToken,
-}
-
-/// A stored token that is not logged out before this is dropped, or the agent ends.
-pub struct Reservation {
-    owed: Arc<OwedTokens>,
-    name: OsString,
 }
 
 /// What became of one token.
@@ -66,15 +51,20 @@ enum Attempt {
 
 impl OwedTokens {
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, reserved: Mutex::default(), changed: Notify::new() }
+        Self { dir, changed: Notify::new() }
     }
 
-    /// Stores a token, which is then logged out. Storing it again changes nothing.
+    /// Stores a token and its replacement, if it has one, which are then logged out. Storing them again changes nothing. Blocks.
     ///
     /// # Errors
-    /// If it can't be stored: the caller must keep it.
-    pub fn add(&self, token: &OwedToken) -> io::Result<()> {
-        let bytes = Zeroizing::new(serde_json::to_vec(token)?);
+    /// If one can't be stored: the caller must keep them.
+    pub fn add(&self, token: OwedToken) -> io::Result<()> {
+        let OwedToken { alloc, holder, mut held } = token;
+        if let Some(next) = held.next.take() {
+            self.add(OwedToken { alloc, holder: holder.clone(), held: *next })?;
+        }
+        let token = OwedToken { alloc, holder, held };
+        let bytes = Zeroizing::new(serde_json::to_vec(&token)?);
         let path = self.dir.join(token.name());
         durable::make_dir(&self.dir)?;
         let written = durable::write_in_steps(&path, &bytes, Outlives::Processes, &Steps::default());
@@ -83,18 +73,6 @@ impl OwedTokens {
         }
         self.changed.notify_one();
         written
-    }
-
-    /// Stores a new token until its holder keeps it.
-    ///
-    /// # Errors
-    /// If it can't be stored: the caller must log it out.
-    pub fn reserve(self: &Arc<Self>, token: &OwedToken) -> io::Result<Reservation> {
-        // Before it can be found.
-        self.reserved().insert(token.name());
-        let reservation = Reservation { owed: Arc::clone(self), name: token.name() };
-        self.add(token)?;
-        Ok(reservation)
     }
 
     /// Logs out until the agent ends.
@@ -139,9 +117,6 @@ impl OwedTokens {
     }
 
     async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> Attempt {
-        if self.reserved().contains(&name) {
-            return Attempt::Done;
-        }
         let (store, file) = (Arc::clone(self), name.clone());
         let found = match off_thread(move || store.read(&file)).await {
             Ok(Ok(found)) => found,
@@ -203,10 +178,6 @@ impl OwedTokens {
     fn remove(&self, name: &OsString) -> io::Result<()> {
         durable::remove_in_steps(&self.dir.join(name), Outlives::Processes, &Steps::default())
     }
-
-    fn reserved(&self) -> MutexGuard<'_, BTreeSet<OsString>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl OwedToken {
@@ -241,23 +212,6 @@ impl OwedToken {
     /// The name of its file.
     fn name(&self) -> OsString {
         format!("{:016x}", self.held.id).into()
-    }
-}
-
-impl Reservation {
-    /// Forgets the token, which its holder keeps now. Blocks.
-    ///
-    /// # Errors
-    /// If it can't be removed: then it will be logged out.
-    pub fn release(self) -> io::Result<()> {
-        self.owed.remove(&self.name)
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.owed.reserved().remove(&self.name);
-        self.owed.changed.notify_one();
     }
 }
 

@@ -256,7 +256,7 @@ async fn give_up(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
         let name = workload.task().map(|task| task.name.clone()).unwrap_or_default();
         let owed = Arc::clone(&context.owed_tokens);
         let token = OwedToken { alloc: workload.alloc.id, holder: TokenHolder::Task(name), held };
-        on_files("store the token of Consul for its log-out", move || owed.add(&token)).await?;
+        on_files("store the token of Consul for its log-out", move || owed.add(token)).await?;
     }
     let files = files(context, workload);
     on_files("remove the token of Consul", move || files.remove()).await?;

@@ -1,8 +1,8 @@
 //! How one task or service gets a token of Consul, and keeps it.
 //!
-//! In: the token that it has, if any; an identity. Out: a token that Consul's agent knows. A new token is stored before its first
-//! use. A token is replaced only if it is about to expire, or Consul has deleted it. No new token is forgotten: its holder keeps it, or
-//! it is logged out.
+//! In: the token that it has, if any; an identity. Out: a token that Consul's agent knows. A token is replaced only if it is about to
+//! expire, or Consul has deleted it. A new token is stored before its first use, beside the one that it replaces: a later try, also of the
+//! next agent, goes on with it. One that can't be stored is logged out.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     consul::{
         ConsulCluster, Consuls,
-        owed::{OwedToken, OwedTokens, Reservation},
+        owed::{OwedToken, OwedTokens},
     },
     executor::{Refusal, blocking::on_files},
     held_token::{Confirmation, HeldToken, TokenPlace},
@@ -89,12 +89,14 @@ impl Session<'_> {
                     let why = "Consul has no such token any more; it logs in again";
                     self.audit("verify", &held.accessor).end(Some(why));
                     // Another of Consul's servers may still have it.
+                    let next = held.next.take();
                     self.owe(held.clone()).await?;
                     held = held.lost();
+                    held.next = next;
                 }
             },
         }
-        let why = match timeout(self.replacement_max, self.replace(keeper)).await {
+        let why = match timeout(self.replacement_max, self.replace(&mut held, keeper)).await {
             Ok(Ok(other)) => return Ok(other),
             Ok(Err(refusal)) => refusal.why,
             Err(_) => "log in: no answer in time".to_owned(),
@@ -110,41 +112,50 @@ impl Session<'_> {
     /// Has a token logged out that is no longer used.
     pub(in crate::executor) async fn owe(&self, held: HeldToken) -> Result<(), Refusal> {
         let (owed, token) = (Arc::clone(self.owed), self.owed_token(held));
-        on_files("store the token of Consul for its log-out", move || owed.add(&token)).await
+        on_files("store the token of Consul for its log-out", move || owed.add(token)).await
     }
 
-    /// Logs in for a holder without a token, which keeps the new one at once: a later try goes on with it.
+    /// Logs in for a holder without a token.
     async fn begin(&self, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
         let mut held = self.log_in(keeper).await?;
         if let Err(refusal) = keeper.keep(&held).await {
-            if self.owe(held.clone()).await.is_err() {
-                self.log_out(held).await;
-            }
+            self.return_unkept(held).await;
             return Err(refusal);
         }
         self.confirm(&mut held).await?;
         Ok(held)
     }
 
-    /// Logs in for a holder with a token, which stays in its files until the new one is confirmed. A new token that comes to
-    /// nothing is logged out, also if this is dropped.
-    async fn replace(&self, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
-        let mut held = self.log_in(keeper).await?;
-        let reservation = self.reserve(&held).await?;
-        self.confirm(&mut held).await?;
-        keeper.keep(&held).await?;
-        on_files("forget the log-out of a token of Consul", move || reservation.release()).await?;
-        Ok(held)
+    /// Logs in for a holder with a token, unless it has done so before. Returns the new token once it is confirmed.
+    async fn replace(&self, held: &mut HeldToken, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
+        if held.next.is_none() {
+            held.next = Some(Box::new(self.log_in(keeper).await?));
+            if let Err(refusal) = keeper.keep(held).await {
+                if let Some(next) = held.next.take() {
+                    self.return_unkept(*next).await;
+                }
+                return Err(refusal);
+            }
+        }
+        let Some(next) = &mut held.next else { return Err(Refusal::retry("log in: no token".to_owned())) };
+        match self.confirm(next).await {
+            Ok(()) => Ok(HeldToken::clone(next)),
+            Err(LookUpFailure::Gone) => {
+                // The next try logs in again.
+                if let Some(next) = held.next.take() {
+                    self.owe(*next).await?;
+                }
+                Err(LookUpFailure::Gone.into())
+            }
+            Err(later) => Err(later.into()),
+        }
     }
 
-    async fn reserve(&self, held: &HeldToken) -> Result<Reservation, Refusal> {
-        let (owed, token) = (Arc::clone(self.owed), self.owed_token(held.clone()));
-        let reserved =
-            on_files("store the new token of Consul for its log-out", move || owed.reserve(&token)).await;
-        if reserved.is_err() {
-            self.log_out(held.clone()).await;
+    /// Has a new token logged out that its holder can't store.
+    async fn return_unkept(&self, held: HeldToken) {
+        if self.owe(held.clone()).await.is_err() {
+            self.log_out(held).await;
         }
-        reserved
     }
 
     /// Logs a token out that can't be stored. The audit has the result.

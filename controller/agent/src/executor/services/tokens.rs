@@ -166,7 +166,7 @@ pub(super) async fn release(
         let (owed, tokens, alloc) =
             (Arc::clone(&context.owed_tokens), Arc::clone(&context.service_tokens), owner.alloc);
         on_files("store the token of a service for its log-out", move || {
-            owed.add(&OwedToken { alloc, holder: TokenHolder::Service(service), held })?;
+            owed.add(OwedToken { alloc, holder: TokenHolder::Service(service), held })?;
             tokens.remove(alloc, &id)
         })
         .await?;

@@ -23,7 +23,8 @@ impl Keeper for Memory {
         if self.is_full {
             return Err(Refusal::retry("keep the token: no space".to_owned()));
         }
-        self.kept.lock().unwrap().push(held.reveal().to_owned());
+        let next = held.next.as_ref().map(|next| format!(", then {}", next.reveal())).unwrap_or_default();
+        self.kept.lock().unwrap().push(format!("{}{next}", held.reveal()));
         Ok(())
     }
 }
@@ -95,15 +96,40 @@ fn expiring(text: &str) -> HeldToken {
     expiring
 }
 
+/// Each try issued another token, and forgot it.
 #[tokio::test]
-async fn a_replacement_that_is_not_confirmed_is_logged_out() {
+async fn a_later_try_confirms_the_replacement() {
     let (ground, memory) = (Ground::start().await, Memory::default());
     ground.consul.answer("/v1/acl/token/self", 502, "from a proxy");
     let ensured = ground.session().ensure(Some(expiring("old")), &memory).await.unwrap();
     assert_eq!(ensured.reveal(), "old");
-    let why = ensured.failure.unwrap();
+    let why = ensured.failure.as_deref().unwrap();
     assert!(why.contains("502 Bad Gateway: from a proxy"), "{why}");
-    assert_eq!((memory.kept(), ground.owed()), (Vec::new(), vec!["s-1".to_owned()]));
+    // What the next agent finds.
+    assert_eq!((memory.kept(), ground.owed()), (vec!["old, then s-1".to_owned()], Vec::new()));
+    let mut due = ensured;
+    due.lease = expiring("").lease;
+    let found: HeldToken = serde_json::from_slice(&serde_json::to_vec(&due).unwrap()).unwrap();
+    ground.consul.recover();
+    ground.consul.requests();
+    let ensured = ground.session().ensure(Some(found), &memory).await.unwrap();
+    assert_eq!((ensured.reveal(), ensured.confirmation), ("s-1", Confirmation::Given));
+    assert!(ensured.next.is_none() && ground.owed().is_empty());
+    assert_eq!(ground.consul.requests(), ["GET /v1/acl/token/self s-1"]);
+}
+
+#[tokio::test]
+async fn a_replacement_that_consul_has_deleted_is_owed() {
+    let (ground, memory) = (Ground::start().await, Memory::default());
+    let mut old = expiring("old");
+    old.next = Some(Box::new(held("gone", LeaseKind::Endless)));
+    let ensured = ground.session().ensure(Some(old), &memory).await.unwrap();
+    assert_eq!((ensured.reveal(), ensured.next.is_none()), ("old", true));
+    assert_eq!(ground.owed(), ["gone"]);
+    let mut due = ensured;
+    due.lease = expiring("").lease;
+    let ensured = ground.session().ensure(Some(due), &memory).await.unwrap();
+    assert_eq!(ensured.reveal(), "s-1");
 }
 
 #[tokio::test]
@@ -141,7 +167,7 @@ async fn a_token_that_expires_soon_is_replaced_and_ends_by_itself() {
     ground.consul.add("old");
     let ensured = ground.session().ensure(Some(expiring("old")), &memory).await.unwrap();
     assert_eq!((ensured.reveal(), ensured.confirmation), ("s-1", Confirmation::Given));
-    assert_eq!((memory.kept(), ground.owed()), (vec!["s-1".to_owned()], Vec::new()));
+    assert_eq!((memory.kept(), ground.owed()), (vec!["old, then s-1".to_owned()], Vec::new()));
     assert_eq!(ground.consul.requests(), ["POST /v1/acl/login", "GET /v1/acl/token/self s-1"]);
 }
 
@@ -154,7 +180,7 @@ async fn a_token_that_consul_has_deleted_is_owed_before_the_log_in() {
     assert!(matches!(ensured.lease.step(boot_now()), Step::Wait { .. }), "it is tried again later");
     ground.consul.recover();
     let ensured = ground.session().ensure(Some(held("old", LeaseKind::Endless)), &memory).await.unwrap();
-    assert_eq!((ensured.reveal(), memory.kept()), ("s-1", vec!["s-1".to_owned()]));
+    assert_eq!((ensured.reveal(), memory.kept()), ("s-1", vec!["old, then s-1".to_owned()]));
 }
 
 #[tokio::test]
@@ -195,7 +221,7 @@ async fn a_later_try_confirms_the_first_token() {
 }
 
 #[tokio::test]
-async fn a_replacement_that_is_dropped_is_logged_out() {
+async fn a_replacement_that_takes_long_is_kept_for_a_later_try() {
     let (ground, memory) = (Ground::start().await, Memory::default());
     // The agent does not know the new token.
     ground.consul.answer("/v1/acl/token/self", 403, "ACL not found");
@@ -203,5 +229,6 @@ async fn a_replacement_that_is_dropped_is_logged_out() {
     session.replacement_max = Duration::from_secs(2);
     let ensured = session.ensure(Some(expiring("old")), &memory).await.unwrap();
     assert_eq!(ensured.failure.as_deref(), Some("log in: no answer in time"));
-    assert_eq!((memory.kept(), ground.owed()), (Vec::new(), vec!["s-1".to_owned()]));
+    assert_eq!(ensured.next.map(|next| next.reveal().to_owned()).as_deref(), Some("s-1"));
+    assert_eq!((memory.kept(), ground.owed()), (vec!["old, then s-1".to_owned()], Vec::new()));
 }
