@@ -8,12 +8,12 @@ use crate::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{DiskMigration, ServerSide},
     job::{
-        AddressMode, Artifact, ArtifactMode, ChangeMode, ChangeScript, Check, CheckKind, DelayFunction,
-        Group, HealthCheck, Job, JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider,
-        ReschedulePolicy, Resources, RestartMode, RestartPolicy, Scaling, Secret, Service, Task, Template,
-        TemplateChange, TemplateSource, Thresholds, Update, VaultAccess, Weights,
+        AddressMode, Artifact, ArtifactMode, ChangeMode, ChangeScript, Check, CheckKind, CsiPlugin,
+        CsiPluginType, DelayFunction, Group, HealthCheck, Job, JobType, KeptDisk, Lifecycle, LogMode, Logs,
+        OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode, RestartPolicy, Scaling, Secret,
+        Service, Task, Template, TemplateChange, TemplateSource, Thresholds, Update, VaultAccess, Weights,
     },
-    manifest::defaults::NODE_POOL,
+    manifest::defaults::{CSI_HEALTH_TIMEOUT, CSI_MOUNT_DIR, CSI_STAGE_PUBLISH_BASE_DIR, NODE_POOL},
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
 };
 
@@ -45,6 +45,7 @@ pub fn task(name: &str) -> Task {
         secrets: Vec::new(),
         vault: None,
         consul: None,
+        csi_plugin: None,
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),
@@ -55,6 +56,17 @@ pub fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         constraints: Vec::new(),
         affinities: Vec::new(),
+    }
+}
+
+/// A plugin that mounts volumes, with the defaults of Nomad.
+pub fn csi_plugin(id: &str) -> CsiPlugin {
+    CsiPlugin {
+        id: id.to_owned(),
+        kind: CsiPluginType::Node,
+        mount_dir: CSI_MOUNT_DIR.to_owned(),
+        stage_publish_base_dir: CSI_STAGE_PUBLISH_BASE_DIR.to_owned(),
+        health_timeout: CSI_HEALTH_TIMEOUT,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
 mod artifact;
 mod children;
 mod consul;
+mod csi;
 mod limits;
 mod network;
 mod policy;
@@ -28,6 +29,7 @@ mod volume;
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use consul::ConsulAccess;
+pub use csi::{CsiPlugin, CsiPluginType};
 pub use limits::{LogMode, Logs, Resources};
 pub use network::{Dns, Network, NetworkMode, PortRequest};
 pub use policy::{
@@ -431,6 +433,9 @@ pub struct Task {
     /// Its Consul.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consul: Option<ConsulAccess>,
+    /// The plugin that the task is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csi_plugin: Option<CsiPlugin>,
     /// The file below `local` that receives the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,

@@ -28,6 +28,7 @@ extern crate alloc as std_alloc;
 pub mod alloc;
 pub mod api;
 pub mod constraint;
+pub mod csi;
 pub mod deployment;
 pub mod driver;
 #[cfg(feature = "fixture")]

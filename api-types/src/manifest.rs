@@ -35,6 +35,7 @@ macro_rules! block {
 
 pub mod constraint;
 pub mod consul;
+pub mod csi;
 pub mod defaults;
 pub mod driver;
 pub mod group;
@@ -59,6 +60,7 @@ mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use consul::Consul;
+pub use csi::CsiPlugin;
 pub use group::{
     Cni, Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, Port, Reschedule, Restart, RestartRule,
     RestartWord, Scaling, Update, VolumeRequest, VolumeType,

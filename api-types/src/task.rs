@@ -205,6 +205,10 @@ event_kinds! {
     Template = "Template",
     /// A message from a part of the task.
     HookMessage = "Task hook message",
+    /// The CSI plugin that the task is answers.
+    PluginHealthy = "Plugin became healthy",
+    /// It does not answer, or not in time.
+    PluginUnhealthy = "Plugin became unhealthy",
     /// The allocation did not become healthy in time.
     AllocUnhealthy = "Alloc Unhealthy",
     /// Servers had considered the node lost, and it has reconnected.

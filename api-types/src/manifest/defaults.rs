@@ -35,6 +35,12 @@ pub const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 pub const CHECK_GRACE: Duration = Duration::from_secs(1);
 /// The default of `prestop.timeout`: the same as `kill_timeout`.
 pub const PRESTOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The default of `csi_plugin.mount_dir`.
+pub const CSI_MOUNT_DIR: &str = "/csi";
+/// The default of `csi_plugin.stage_publish_base_dir`.
+pub const CSI_STAGE_PUBLISH_BASE_DIR: &str = "/local/csi";
+/// The default of `csi_plugin.health_timeout`.
+pub const CSI_HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The defaults of `logs`.
 pub const LOGS: Logs = Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop };
 /// The defaults of an `update` block.

@@ -11,14 +11,15 @@ use serde::{
 #[cfg(feature = "schema")]
 use super::unused::{OLD, VERTICAL};
 use super::{
-    Affinity, Constraint, Consul, Network, RestartRule, Secret, Service, Signal, Span, Template, Text, Vault,
+    Affinity, Constraint, Consul, CsiPlugin, Network, RestartRule, Secret, Service, Signal, Span, Template,
+    Text, Vault,
 };
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode, MountPropagation};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "csi_plugin", "kind", "schedule",
+        "kind", "schedule",
     ], "x-no-effect" = {
         "scaling": VERTICAL,
         "scalings": VERTICAL,
@@ -79,6 +80,8 @@ block! {
         pub vault: Vault,
         /// The Consul of this task; overrides the group's block.
         pub consul: Consul,
+        /// Makes this task a plugin for storage.
+        pub csi_plugin: CsiPlugin,
         /// The file that receives the payload of a dispatch.
         pub dispatch_payload: DispatchPayload,
         /// Signed tokens that identify this task.

@@ -221,6 +221,9 @@ fn fill_task(written: &mut TaskSpec, task: &Task) {
     if let (Some(written), Some(access)) = (&mut written.consul, &task.consul) {
         written.fill(access);
     }
+    if let (Some(written), Some(plugin)) = (&mut written.csi_plugin, &task.csi_plugin) {
+        written.fill(plugin);
+    }
     written.logs = Some(Logs {
         max_files: Some(task.logs.max_files),
         max_file_size: Some(task.logs.max_file_size_mib),

@@ -87,9 +87,13 @@ pub fn task_event(event: &Event) -> TaskEvent {
 fn details(event: &Event) -> BTreeMap<String, String> {
     let text = || event.message.clone();
     let entries: Vec<(&str, String)> = match event.kind {
-        Kind::TaskSetup | Kind::HookFailed | Kind::HookMessage | Kind::Template | Kind::AllocUnhealthy => {
-            Vec::from([("message", text())])
-        }
+        Kind::TaskSetup
+        | Kind::HookFailed
+        | Kind::HookMessage
+        | Kind::Template
+        | Kind::PluginHealthy
+        | Kind::PluginUnhealthy
+        | Kind::AllocUnhealthy => Vec::from([("message", text())]),
         Kind::SetupFailure => Vec::from([("setup_error", text()), ("fails_task", "true".to_owned())]),
         Kind::FailedValidation => {
             Vec::from([("validation_error", text()), ("fails_task", "true".to_owned())])

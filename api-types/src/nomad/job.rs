@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, Artifact, ChangeMode, Check, CheckKind, ConsulAccess, Group, HealthCheck, Identity,
-        InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy,
-        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess,
-        VolumeRequest,
+        AddressMode, Artifact, ChangeMode, Check, CheckKind, ConsulAccess, CsiPlugin, Group, HealthCheck,
+        Identity, InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider,
+        ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update,
+        VaultAccess, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -367,8 +367,15 @@ fn task(task: &Task) -> Value {
         "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": task.vault.as_ref().map(vault),
         "Consul": task.consul.as_ref().map(consul),
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
-        "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
+        "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": task.csi_plugin.as_ref().map(csi_plugin),
         "Actions": list(task.actions.iter().map(action).collect()),
+    })
+}
+
+fn csi_plugin(plugin: &CsiPlugin) -> Value {
+    json!({
+        "ID": plugin.id, "Type": plugin.kind.as_str(), "MountDir": plugin.mount_dir,
+        "StagePublishBaseDir": plugin.stage_publish_base_dir, "HealthTimeout": plugin.health_timeout,
     })
 }
 

@@ -29,7 +29,6 @@ use herdlet_api_types::{
 use herdlet_base::paths::Paths;
 use herdlet_config::MAX_KILL_TIMEOUT;
 use herdlet_driver::AttemptId;
-use herdlet_fingerprint;
 use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
@@ -50,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     consul::{Consuls, owed::OwedTokens},
+    csi_plugins::CsiPlugins,
     current_node::CurrentNode,
     executor::{
         self, Executor, pressure,
@@ -212,6 +212,7 @@ impl Agent {
             },
             templates::settings(templates),
         ));
+        let cgroups = instance.isolation.cgroups();
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
@@ -235,12 +236,10 @@ impl Agent {
             renderer: Arc::clone(&renderer),
             secrets_plugins,
             networks: Arc::clone(&networks),
+            csi_plugins: CsiPlugins::open(&instance.paths, inbox.clone()),
             task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
-            cgroup_parent: instance
-                .isolation
-                .cgroups()
-                .map(|_| cgroup::reported_parent(&instance.cgroup_parent)),
+            cgroup_parent: cgroups.map(|_| cgroup::reported_parent(&instance.cgroup_parent)),
         });
         executor::api_socket::sweep(&context);
         services::restore_built_in(&context, now.boot, world.allocations());
@@ -259,7 +258,8 @@ impl Agent {
             clock,
             settings: runtime::Settings::default(),
         });
-        let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone(), networks);
+        let requests =
+            Requests::new(inbox.clone(), &handle, context.paths.state.clone(), Arc::clone(&networks));
         let ended = CancellationToken::new();
         let end_guard = ended.clone().drop_guard();
         tokio::spawn(async move {
@@ -296,7 +296,6 @@ impl Agent {
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(templates::report_changes(data_changes, inbox.clone()));
-        let networks = Arc::clone(&context.networks);
         watchers.open(watch_networks(networks, Arc::clone(&model), inbox.clone(), notes));
         watchers.open(watch_addresses(of_machine, inbox.clone()));
         watchers.open(Arc::clone(&context.published).follow(handle.first_turn.clone()));

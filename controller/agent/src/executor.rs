@@ -17,11 +17,13 @@
 //! - [`templates`]: files rendered from templates.
 //! - [`vault`]: tokens of Vault.
 //! - [`consul`]: tokens of Consul.
+//! - [`csi_plugin`]: tasks that are CSI plugins.
 
 pub mod api_socket;
 pub mod artifacts;
 mod blocking;
 pub mod consul;
+mod csi_plugin;
 pub mod environment;
 pub mod file_access;
 pub mod identities;
@@ -70,6 +72,7 @@ pub use self::{
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     consul::{Consuls, owed::OwedTokens},
+    csi_plugins::CsiPlugins,
     current_node::CurrentNode,
     identity_keys::IdentityKeys,
     networks::AllocNetworks,
@@ -128,6 +131,8 @@ pub struct Context {
     pub networks: Arc<AllocNetworks>,
     /// Published ports of services.
     pub published: Arc<PublishedServices>,
+    /// Tasks that are CSI plugins.
+    pub csi_plugins: Arc<CsiPlugins>,
     /// Open sockets of the Task API.
     pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.
@@ -339,6 +344,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                     templates::templates(&context, &task, (verb, &control.cancel), &inputs).await
                 }
                 (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
+                (TaskPart::CsiPlugin, Some(verb)) => csi_plugin::directories(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
                     let attempted = Attempted { task, launch };
                     services::task_services(&context, &attempted, (verb, &control.cancel)).await
@@ -347,13 +353,9 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
                 }
                 (TaskPart::Process | TaskPart::Prestop, None) => {
-                    process::perform(
-                        &context,
-                        &task,
-                        &verb,
-                        &AttemptContext { inputs, mounts, launch, control },
-                    )
-                    .await
+                    let known = AttemptContext { inputs, mounts, launch, control };
+                    let operation = process::perform(&context, &task, &verb, &known);
+                    csi_plugin::supervised(&context, &task, &verb, operation).await
                 }
                 (_, _) => fatal(format!("perform {verb:?}: this part does not support it")),
             }

@@ -25,6 +25,7 @@ use herdlet_base::{
     privileges::Privileges,
 };
 use herdlet_config::{DriverSettings, network::Network};
+use herdlet_csi::directories::Directories;
 use herdlet_docker::{ContainerNetworks, ContainerSetup, Containers, DockerDriver, Setup};
 use herdlet_driver::{Availability, Leftover, Registry, TaskDriver};
 use herdlet_network::networks::{Bridge, LoneNetworks};
@@ -188,6 +189,12 @@ impl Instance {
             Ok(Ok(())) => {}
             Ok(Err(error)) => left.push(format!("published ports: {error}")),
             Err(error) => left.push(format!("published ports: {error}")),
+        }
+        let plugins = Directories::new(self.paths.csi());
+        match herdlet_runtime::off_thread(move || plugins.remove_all()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => left.push(format!("mounts of CSI plugins: failed to {error}")),
+            Err(error) => left.push(format!("mounts of CSI plugins: {error}")),
         }
         for id in alloc_ids(&self.paths.allocs()) {
             let dir = AllocDir::new(&self.paths, id);

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod consul;
+pub mod csi_plugins;
 pub mod current_node;
 pub mod executor;
 pub mod gc;

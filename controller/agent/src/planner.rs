@@ -201,6 +201,7 @@ fn key_of(event: &Event) -> Option<Key> {
         | Event::SourceChanging { alloc, .. }
         | Event::SourceChanged { alloc, .. }
         | Event::Driver { alloc, .. }
+        | Event::Plugin { alloc, .. }
         | Event::Progress { alloc, .. }
         | Event::Found { alloc, .. } => Some(Key::Alloc(*alloc)),
         Event::Outcome(Op { target: Target::Volume(name), .. }, _) => Some(Key::Volume(name.clone())),

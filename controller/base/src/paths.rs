@@ -106,6 +106,11 @@ impl Paths {
         self.state.join("volumes").join(file_name(name))
     }
 
+    /// `<state>/csi`: sockets of CSI plugins, and what they mount.
+    pub fn csi(&self) -> PathBuf {
+        self.state.join("csi")
+    }
+
     /// `<runtime>/api`: short aliases of sockets of the Task API whose paths are too long.
     pub fn api_aliases(&self) -> PathBuf {
         self.runtime.join("api")

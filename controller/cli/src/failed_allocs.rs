@@ -93,6 +93,7 @@ fn cause(task: &TaskView) -> String {
         | TaskEventKind::NotRestarting
         | TaskEventKind::SiblingFailed
         | TaskEventKind::LeaderDead
+        | TaskEventKind::PluginUnhealthy
         | TaskEventKind::AllocUnhealthy => true,
         TaskEventKind::Received
         | TaskEventKind::TaskSetup
@@ -107,6 +108,7 @@ fn cause(task: &TaskView) -> String {
         | TaskEventKind::MainDead
         | TaskEventKind::WaitingShutdownDelay
         | TaskEventKind::HookMessage
+        | TaskEventKind::PluginHealthy
         | TaskEventKind::Template
         | TaskEventKind::Reconnected => false,
     };

@@ -169,6 +169,7 @@ fn once(task: Task) -> Task {
         actions: Vec::new(),
         leader: false,
         prestop: None,
+        csi_plugin: None,
         ..task
     }
 }

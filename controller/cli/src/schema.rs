@@ -207,7 +207,7 @@ mod tests {
     /// `schema spec.groups.tasks` named no block that is missing.
     #[test]
     fn lists_name_what_their_items_do_not_support() {
-        for (path, name) in [("spec.groups.tasks", "csi_plugin"), ("spec.groups.services", "connect")] {
+        for (path, name) in [("spec.groups.tasks", "schedule"), ("spec.groups.services", "connect")] {
             let text = explain(path);
             let line = text.lines().find_map(|line| line.strip_prefix("  Not supported: ")).unwrap();
             assert!(line.split(", ").any(|known| known == name), "{text}");

@@ -13,6 +13,7 @@
 //! | [`identity`] | calls about the plugin: name, services, readiness |
 //! | [`controller`] | calls to the storage system: create, attach, expand, delete, list, snapshots |
 //! | [`node`] | calls on this machine: stage, publish, statistics |
+//! | [`directories`] | directories of sockets and volumes, shared with the plugins |
 //! | [`description`] | what a plugin reports about itself |
 //! | [`supervision`] | whether a plugin's task is ready in time, and stays so |
 //! | [`registry`] | the plugins that run now |
@@ -26,6 +27,7 @@ pub mod client;
 mod connection;
 pub mod controller;
 pub mod description;
+pub mod directories;
 pub mod error;
 pub mod identity;
 pub mod node;

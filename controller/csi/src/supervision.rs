@@ -43,9 +43,9 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// # Errors
 ///
 /// If the plugin is not ready within `limit`. Once it was ready, it is supervised without a limit.
-pub async fn supervise(
+pub async fn supervise<F: Future<Output = Result<PluginDescription, UnusableError>>>(
     limit: Duration,
-    describe: impl AsyncFn() -> Result<PluginDescription, UnusableError>,
+    describe: impl Fn() -> F,
     mut report: impl FnMut(PluginHealth),
 ) -> Result<std::convert::Infallible, OverdueError> {
     let mut known = first(limit, &describe).await?;
@@ -64,9 +64,9 @@ pub async fn supervise(
 }
 
 /// The first description.
-async fn first(
+async fn first<F: Future<Output = Result<PluginDescription, UnusableError>>>(
     limit: Duration,
-    describe: &impl AsyncFn() -> Result<PluginDescription, UnusableError>,
+    describe: &impl Fn() -> F,
 ) -> Result<PluginHealth, OverdueError> {
     let deadline = Instant::now() + limit;
     let mut why = "no response".to_owned();

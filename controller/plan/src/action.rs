@@ -63,6 +63,7 @@ pub struct MountSource {
 /// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | do they exist, unexpired? |
 /// | `Task Templates` | render what differs: `outputs` | – (goes with `Dir`) | are the files there? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | do all exist, and are they ours? |
+/// | `Task CsiPlugin` | make its directories, shared with the machine | remove that of its socket | do they exist? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
 /// | `Task Process` | – | – | – (own verbs) |
 /// | volume | create it: its `root` | remove its data | does it exist? |

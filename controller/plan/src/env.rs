@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | built-ins: directories, limits, names | no | [`Inputs`] |
 //! | ports, then upstreams | no | allocation, [`Inputs::network`], [`Inputs::upstreams`] |
-//! | tokens | no | [`Inputs::tokens`], [`Inputs::logins`] |
+//! | tokens, the socket of a CSI plugin | no | [`Inputs::tokens`], [`Inputs::logins`], [`Inputs::csi_endpoint`] |
 //! | `NOMAD_META_*` | yes | job, group, task |
 //! | the host's variables, where not yet set; those of its login only for tasks without a `user` | yes | [`Inputs::host_env`] |
 //! | `env` of the task | yes, also with [`Inputs::secrets`] | task |
@@ -18,8 +18,7 @@
 //! | templates | no | [`Inputs::template_env`] |
 //!
 //! Within a layer values may refer to each other: they are resolved in the order of their dependencies
-//! (`env/layer.rs`). Variables of Consul, CSI and devices come as
-//! [`Inputs::hook_env`].
+//! (`env/layer.rs`). Variables of Consul and devices come as [`Inputs::hook_env`].
 
 mod builtin;
 mod key;
@@ -137,6 +136,8 @@ pub struct Inputs<'a> {
     pub logins: &'a Variables,
     /// The task API's socket, as the task sees it, if there is one.
     pub api_socket: Option<&'a str>,
+    /// The address of the socket that the task serves as a CSI plugin, as it sees it, if it is one.
+    pub csi_endpoint: Option<&'a str>,
     /// Values of the task's `secret` blocks, by `secret.NAME.KEY`.
     pub secrets: &'a Variables,
     /// Variables of the task's parts, in their order.
@@ -163,6 +164,7 @@ impl<'a> Inputs<'a> {
             tokens: &EMPTY,
             logins: &EMPTY,
             api_socket: None,
+            csi_endpoint: None,
             secrets: &EMPTY,
             hook_env: &[],
             template_env: &EMPTY,
@@ -254,6 +256,9 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
     builtin::set_upstreams(&mut env, inputs);
     builtin::set_tokens(&mut env, inputs);
     inputs.logins.iter().for_each(|(name, value)| env.set(name, value));
+    if let Some(endpoint) = inputs.csi_endpoint {
+        env.set("CSI_ENDPOINT", endpoint);
+    }
     layer::add(&mut env, builtin::meta(inputs));
     let passed = host_variables(&env, inputs);
     layer::add(&mut env, passed);

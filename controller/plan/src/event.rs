@@ -80,6 +80,17 @@ pub enum Event {
         /// Message.
         message: String,
     },
+    /// The health of a task that is a CSI plugin.
+    Plugin {
+        /// Allocation.
+        alloc: AllocId,
+        /// Task name.
+        task: String,
+        /// Attempt number.
+        attempt: u32,
+        /// Its health.
+        health: PluginHealth,
+    },
     /// How far the preparation of a task's start is.
     Progress {
         /// Allocation.
@@ -119,6 +130,26 @@ pub enum Event {
         task: String,
         /// Attempt number.
         attempt: u32,
+    },
+}
+
+/// The health of a CSI plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PluginHealth {
+    /// It is ready.
+    Healthy {
+        /// Its id.
+        plugin: String,
+    },
+    /// It was ready, and is not any more.
+    Unhealthy {
+        /// The reason.
+        why: String,
+    },
+    /// It was not ready in time after its start, or that of the agent.
+    Overdue {
+        /// The reason.
+        why: String,
     },
 }
 

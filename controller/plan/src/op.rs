@@ -75,6 +75,8 @@ pub enum TaskPart {
     Templates,
     /// The socket of the Task API.
     ApiSocket,
+    /// The directories of a CSI plugin.
+    CsiPlugin,
     /// Exists only in tests: a source of facts.
     #[cfg(any(test, feature = "fixture"))]
     Probe,

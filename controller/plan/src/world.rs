@@ -181,6 +181,9 @@ impl World {
             Event::Driver { alloc, task, message } => {
                 self.write(open, alloc, |writer| writer.driver_message(&task, message));
             }
+            Event::Plugin { alloc, task, attempt, health } => {
+                self.write(open, alloc, |writer| writer.plugin_reported(&task, attempt, health));
+            }
             Event::Progress { alloc, task, what } => {
                 self.write(open, alloc, |writer| writer.progress(&task, what));
             }

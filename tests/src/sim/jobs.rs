@@ -149,6 +149,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
     }
+    tasks[0].csi_plugin = rng.one_in(4).then(|| fixture::csi_plugin("disks"));
     if rng.one_in(4) {
         tasks[0].secrets.push(fixture::secret("db", "nomad/jobs"));
     }

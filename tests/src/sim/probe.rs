@@ -66,6 +66,7 @@ impl Probes {
             | TaskPart::Mounts
             | TaskPart::Templates
             | TaskPart::ApiSocket
+            | TaskPart::CsiPlugin
             | TaskPart::Process
             | TaskPart::Services
             | TaskPart::Checks

@@ -140,7 +140,7 @@ const EDGES: [(&str, &str); 22] = [
     ("render", "api-types base fingerprint runtime services template variables vault"),
     (
         "agent",
-        "api-types base cni config docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables vault",
+        "api-types base cni config csi docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables vault",
     ),
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (

@@ -68,6 +68,7 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -
         secrets: spec.secrets.iter().flatten().map(manifest::Secret::to_secret).collect(),
         vault: spec.vault.as_ref().or(outer.vault).map(Vault::to_access),
         consul: to_consul(spec, outer.consul),
+        csi_plugin: spec.csi_plugin.as_ref().map(manifest::CsiPlugin::to_plugin),
         dispatch_payload: spec
             .dispatch_payload
             .as_ref()

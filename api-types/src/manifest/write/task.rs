@@ -11,8 +11,8 @@ use crate::{
     Duration,
     job::{self, ArtifactMode, DependencyCondition, RestartPolicy},
     manifest::{
-        Action, Artifact, Consul, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources,
-        Secret, Signal, TaskSpec, Template, Text, Vault, VolumeMount,
+        Action, Artifact, Consul, CsiPlugin, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop,
+        Resources, Secret, Signal, TaskSpec, Template, Text, Vault, VolumeMount,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         non_empty,
         resolve::Names,
@@ -42,6 +42,7 @@ pub(super) fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPo
         secrets: non_empty(task.secrets.iter().map(Secret::of).collect()),
         vault: task.vault.as_ref().map(Vault::from_access),
         consul: task.consul.as_ref().map(Consul::from_access),
+        csi_plugin: task.csi_plugin.as_ref().map(CsiPlugin::from_plugin),
         dispatch_payload: task
             .dispatch_payload
             .as_ref()

@@ -11,7 +11,7 @@ use herdlet_plan::{
 };
 use herdlet_storage::api_socket::{SOCKET, address};
 
-use super::{Context, Workload};
+use super::{Context, Workload, csi_plugin};
 
 /// Variables that only one task gets. Has no `Debug`: they are secrets.
 #[derive(Clone, Default)]
@@ -31,6 +31,8 @@ struct Places<'p> {
     dirs: &'p TaskDirs,
     /// Its socket of the Task API.
     api_socket: &'p str,
+    /// The socket that it serves as a CSI plugin.
+    csi_endpoint: Option<&'p str>,
 }
 
 /// The directories of a task on the machine.
@@ -62,7 +64,9 @@ impl Context {
     /// With the directories of a task that has a root of its own.
     fn task_env_in_root(&self, workload: &Workload, own: &TaskVariables, host_env: &Variables) -> TaskEnv {
         let dirs = TaskDirs::in_image();
-        let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
+        let (api_socket, csi_endpoint) =
+            (format!("/secrets/{SOCKET}"), csi_plugin::endpoint_in_root(workload));
+        let places = Places { dirs: &dirs, api_socket: &api_socket, csi_endpoint: csi_endpoint.as_deref() };
         self.env_with(workload, own, places, host_env)
     }
 
@@ -71,7 +75,9 @@ impl Context {
         let name = workload.task().map_or("", |task| task.name.as_str());
         let dirs = dirs_on_host(&self.paths, &workload.alloc.id, name);
         let socket = address(&self.paths, &workload.alloc.id, name);
-        let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
+        let (api_socket, csi_endpoint) =
+            (socket.to_string_lossy(), csi_plugin::endpoint_on_host(self, workload));
+        let places = Places { dirs: &dirs, api_socket: &api_socket, csi_endpoint: csi_endpoint.as_deref() };
         self.env_with(workload, own, places, &self.host_env)
     }
 
@@ -87,6 +93,7 @@ impl Context {
             dirs: Some(places.dirs),
             network: workload.network(),
             api_socket: Some(places.api_socket),
+            csi_endpoint: places.csi_endpoint,
             host_env,
             tokens: &own.tokens,
             logins: &own.logins,

@@ -21,7 +21,8 @@ use herdlet_runtime::Permit;
 use herdlet_storage::network_files;
 
 use crate::executor::{
-    Context, Control, Refusal, TaskVariables, WorkKind, Workload, duration, fatal, places, retry, templates,
+    Context, Control, Refusal, TaskVariables, WorkKind, Workload, csi_plugin, duration, fatal, places, retry,
+    templates,
 };
 
 /// The planner's knowledge of an attempt.
@@ -67,7 +68,8 @@ pub async fn perform(
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => {
-                let config = with_facts(config, driver.as_ref(), (known, &workload.alloc));
+                let mut config = with_facts(config, driver.as_ref(), (known, &workload.alloc));
+                config.mounts.extend(csi_plugin::mounts(context, workload, &driver.info()));
                 match turn_to_start(driver.as_ref(), &config, &known.control, workload.alloc.job.priority)
                     .await
                 {

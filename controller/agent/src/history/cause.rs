@@ -222,6 +222,7 @@ fn is_trigger(kind: TaskEventKind) -> bool {
         | TaskEventKind::SiblingFailed
         | TaskEventKind::LeaderDead
         | TaskEventKind::MainDead
+        | TaskEventKind::PluginUnhealthy
         | TaskEventKind::AllocUnhealthy => true,
         TaskEventKind::Reconnected
         | TaskEventKind::Received
@@ -236,6 +237,7 @@ fn is_trigger(kind: TaskEventKind) -> bool {
         | TaskEventKind::Killed
         | TaskEventKind::WaitingShutdownDelay
         | TaskEventKind::HookMessage
+        | TaskEventKind::PluginHealthy
         | TaskEventKind::Template => false,
     }
 }

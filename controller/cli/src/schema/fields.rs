@@ -320,7 +320,7 @@ fn default_of(path: &str) -> Option<String> {
 }
 
 /// Fields that even the minimal job must set, or whose default depends on its other values.
-const DEFAULT_IS_GIVEN: [&str; 24] = [
+const DEFAULT_IS_GIVEN: [&str; 26] = [
     "spec.periodic.cron",
     "spec.periodic.crons",
     "spec.groups.scaling.min",
@@ -342,6 +342,8 @@ const DEFAULT_IS_GIVEN: [&str; 24] = [
     "spec.groups.tasks.volume_mounts.destination",
     "spec.groups.tasks.lifecycle.hook",
     "spec.groups.tasks.prestop.command",
+    "spec.groups.tasks.csi_plugin.id",
+    "spec.groups.tasks.csi_plugin.type",
     "spec.groups.tasks.actions.name",
     "spec.groups.tasks.actions.command",
     "spec.groups.services.checks.path",

@@ -145,13 +145,12 @@ fn verdict(parts: &[&Map<String, Json>], entry: &Entry, judge: Judge) -> Verdict
 }
 
 /// What does the same as a feature, or its useful part.
-const INSTEAD: [(&str, &str); 4] = [
+const INSTEAD: [(&str, &str); 3] = [
     (
         "connect",
         "let clients find the service by its address: with `nomadService` in a template, or in DNS; tasks encrypt themselves",
     ),
     ("csi", "mount the storage on this machine, and use it as a host volume with `host_path`"),
-    ("csi_plugin", "mount the storage on this machine, and use it as a host volume with `host_path`"),
     ("expose", "let the check use a port of the task"),
 ];
 

@@ -9,6 +9,7 @@
 //! - [`notices`]: notifications of running tasks.
 //! - [`part`]: the ends of operations on parts, and signs of drift.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
+//! - [`plugin`]: the health of tasks that are CSI plugins.
 //! - [`request`]: restarts and signals.
 //! - [`templates`]: data of templates that is missing, and scripts that run after a render.
 //! - [`version`]: another version of the job, another deployment.
@@ -19,6 +20,7 @@ mod facts;
 mod history;
 mod notices;
 mod part;
+mod plugin;
 mod process;
 mod request;
 mod templates;

@@ -7,6 +7,7 @@ mod check_restart;
 mod health;
 mod network;
 mod parts;
+mod plugin;
 mod probe;
 mod properties;
 mod secrets;

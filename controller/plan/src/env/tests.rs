@@ -123,6 +123,22 @@ fn the_whole_table() {
 }
 
 #[test]
+fn a_csi_plugin_has_its_socket_unless_its_env_names_another() {
+    let (alloc, node, mut task) = (alloc(), NodeFacts::default(), task());
+    let endpoint = |task: &Task| {
+        let inputs = Inputs {
+            task: Some(task),
+            csi_endpoint: Some("unix:///csi/csi.sock"),
+            ..Inputs::new(&alloc, &node)
+        };
+        build(&inputs).var("CSI_ENDPOINT").map(String::from)
+    };
+    assert_eq!(endpoint(&task).as_deref(), Some("unix:///csi/csi.sock"));
+    task.env.insert(String::from("CSI_ENDPOINT"), String::from("unix:///other.sock"));
+    assert_eq!(endpoint(&task).as_deref(), Some("unix:///other.sock"));
+}
+
+#[test]
 fn missing_values_set_no_variable() {
     let (alloc, node) = (alloc(), NodeFacts::default());
     let mut task = task();

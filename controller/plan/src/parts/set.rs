@@ -134,6 +134,7 @@ mod tests {
             P::Mounts,
             P::Templates,
             P::ApiSocket,
+            P::CsiPlugin,
             P::Probe,
             P::ProbeReader,
         ];
@@ -141,7 +142,10 @@ mod tests {
         before_start.splice(4..4, [P::Secrets, P::Artifacts]);
         assert_eq!(parts(BEFORE_START), before_start);
         assert_eq!(parts(KEPT), kept);
-        assert_eq!(parts(AFTER_PROCESS), [P::Vault, P::Consul, P::Mounts, P::ApiSocket, P::Probe]);
+        assert_eq!(
+            parts(AFTER_PROCESS),
+            [P::Vault, P::Consul, P::Mounts, P::ApiSocket, P::CsiPlugin, P::Probe]
+        );
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &MOUNTS,
     &TEMPLATES,
     &API_SOCKET,
+    &CSI_PLUGIN,
     #[cfg(any(test, feature = "fixture"))]
     &PROBE,
     #[cfg(any(test, feature = "fixture"))]
@@ -60,7 +61,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &PRESTOP,
 ];
 
-const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 15 } else { 13 };
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 16 } else { 14 };
 
 impl TaskPart {
     /// Its row in the table.
@@ -75,6 +76,7 @@ impl TaskPart {
             Self::Mounts => &MOUNTS,
             Self::Templates => &TEMPLATES,
             Self::ApiSocket => &API_SOCKET,
+            Self::CsiPlugin => &CSI_PLUGIN,
             #[cfg(any(test, feature = "fixture"))]
             Self::Probe => &PROBE,
             #[cfg(any(test, feature = "fixture"))]
@@ -311,6 +313,30 @@ const API_SOCKET: TaskPartRow = TaskPartRow {
     },
 };
 
+const CSI_PLUGIN: TaskPartRow = TaskPartRow {
+    part: TaskPart::CsiPlugin,
+    needed: |task| Need::when(task.csi_plugin.is_some()),
+    before_start: BeforeStart::Verify,
+    on_change: NOTHING,
+    row: PartRow {
+        name: "csi_plugin",
+        // The directory of all plugins is a mount of its own.
+        medium: Medium::Mounts,
+        trust: Trust::Assert,
+        inside: Inside::Nothing,
+        while_running: WhileRunning::Keep,
+        reads: &[],
+        memory: Memory::Inspected,
+        // The socket goes; what the plugin has mounted for others stays.
+        down: Down::AfterProcess,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::Restore,
+        if_fatal: fails_with("csi_plugin"),
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "CSI plugin's directories", them: "them", up: "making", down: "removing" },
+    },
+};
+
 const PROCESS: TaskPartRow = TaskPartRow {
     part: TaskPart::Process,
     needed: |_| Need::Needed,
@@ -332,6 +358,8 @@ const PROCESS: TaskPartRow = TaskPartRow {
             Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },
             // A start that is repeated by the next agent waits for its socket too.
             Read { source: Source::Own(TaskPart::ApiSocket), when: ReadWhen::AtStart },
+            // After a reboot, the directories of a plugin are mounted again before it starts.
+            Read { source: Source::Own(TaskPart::CsiPlugin), when: ReadWhen::AtStart },
             #[cfg(any(test, feature = "fixture"))]
             Read { source: Source::Own(TaskPart::Probe), when: ReadWhen::AtStart },
             #[cfg(any(test, feature = "fixture"))]

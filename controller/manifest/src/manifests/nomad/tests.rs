@@ -117,7 +117,7 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
         )
     };
-    for block in ["csi_plugin", "device_"] {
+    for block in ["schedule", "device_"] {
         let message = error("a.hcl", &task(&format!("      {block} {{\n      }}")));
         assert!(
             message.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),

@@ -5,8 +5,8 @@ use herdlet_api_types::job::{Resources, Task};
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
-    Findings, GroupContext, artifact, children, constraint, consul, driver, identity, mount, policy, secret,
-    service, template, text, variables, vault,
+    Findings, GroupContext, artifact, children, constraint, consul, csi_plugin, driver, identity, mount,
+    policy, secret, service, template, text, variables, vault,
 };
 use crate::yaml::Trail;
 
@@ -54,6 +54,7 @@ pub(super) fn validate(
     secret::of_task(spec, task, trail, findings);
     vault::of_task(spec, trail, findings);
     consul::of_task(spec, task, trail, findings);
+    csi_plugin::of_task(context, spec, task, trail, findings);
     template::of_task(own, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
@@ -96,6 +97,7 @@ pub(super) fn of_servers(
     vault::block(spec.vault.as_ref(), trail, findings);
     template::of_servers(&GroupContext { task: Some(task), ..*context }, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
+    csi_plugin::of_servers(task, trail, findings);
     identity::files(spec, trail, findings);
 }
 

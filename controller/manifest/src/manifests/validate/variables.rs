@@ -191,6 +191,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
         denied: &[],
         tokens: &tokens,
         logins: &of_logins,
+        csi_endpoint: task.csi_plugin.is_some().then_some("-"),
         ..Inputs::new(&alloc, &node)
     })
 }

@@ -29,6 +29,8 @@ fn fatal_part_failure_fails_waiting_tasks() {
         (own(TaskPart::Templates), Doing::Renew, Fatal, Some("Killing")),
         (own(TaskPart::Templates), Doing::Renew, Retry, None),
         (own(TaskPart::Mounts), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::CsiPlugin), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::CsiPlugin), Doing::Up, Retry, None),
         (own(TaskPart::Services), Doing::Up, Fatal, None),
         (Part::Task(1, TaskPart::Mounts), Doing::Up, Fatal, None),
     ] {

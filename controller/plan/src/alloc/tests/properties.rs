@@ -100,6 +100,7 @@ fn all_parts() -> Vec<Part> {
         TaskPart::Mounts,
         TaskPart::Templates,
         TaskPart::ApiSocket,
+        TaskPart::CsiPlugin,
         TaskPart::Probe,
         TaskPart::ProbeReader,
         TaskPart::Process,

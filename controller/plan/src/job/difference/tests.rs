@@ -94,7 +94,7 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 34] = [
+    let replacing: [(&str, Change); 35] = [
         ("services.publish", |job| {
             let publish = Some(Publish { port: 80, host_network: None });
             job.groups[0].services.push(Service { publish, ..service("web") });
@@ -155,6 +155,7 @@ fn each_job_field_changes_in_place_or_replaces() {
             });
         }),
         ("tasks[a].templates", |job| first(job).templates.push(fixture::template(TemplateChange::Noop))),
+        ("tasks[a].csi_plugin", |job| first(job).csi_plugin = Some(fixture::csi_plugin("disks"))),
         ("tasks[a].resources", |job| first(job).resources.memory_max_mib = Some(1)),
         ("tasks[a].resources.network", |job| {
             let request = PortRequest { fixed: None, to: None };

@@ -1,0 +1,61 @@
+//! Tests of tasks that are CSI plugins: their events, and which of them restart.
+
+use super::*;
+use crate::event::PluginHealth;
+
+fn healthy() -> PluginHealth {
+    PluginHealth::Healthy { plugin: String::from("disks") }
+}
+
+fn unhealthy() -> PluginHealth {
+    PluginHealth::Unhealthy { why: String::from("it hangs") }
+}
+
+fn overdue() -> PluginHealth {
+    PluginHealth::Overdue { why: String::from("no response") }
+}
+
+/// The task's events and whether a restart is due, after these reports about attempt 1, which runs.
+fn after(reports: &[PluginHealth]) -> (Vec<&'static str>, bool) {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life =
+        Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    let before = life.state.durable.tasks[0].events.iter().count();
+    for report in reports {
+        life.write(|writer| writer.plugin_reported("main", 1, report.clone()));
+    }
+    let known = &life.state.durable.tasks[0];
+    let events = known.events.iter().skip(before).map(|event| event.kind.as_str()).collect();
+    (events, known.restart_requested && known.unhealthy)
+}
+
+#[test]
+fn each_change_is_one_event() {
+    let (good, bad) = ("Plugin became healthy", "Plugin became unhealthy");
+    assert_eq!(after(&[healthy()]), (vec![good], false));
+    // The next agent reports it again.
+    assert_eq!(after(&[healthy(), healthy()]), (vec![good], false));
+    assert_eq!(after(&[healthy(), unhealthy(), unhealthy(), healthy()]), (vec![good, bad, good], false));
+}
+
+#[test]
+fn only_a_plugin_that_was_never_ready_restarts() {
+    let (good, bad) = ("Plugin became healthy", "Plugin became unhealthy");
+    assert_eq!(after(&[overdue()]), (vec![bad, "Restart Signaled"], true));
+    assert_eq!(after(&[overdue(), overdue()]), (vec![bad, "Restart Signaled"], true));
+    // The agent was replaced while the plugin did not answer.
+    assert_eq!(after(&[healthy(), overdue()]), (vec![good, bad], false));
+}
+
+#[test]
+fn a_report_about_another_attempt_changes_nothing() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    let before = life.state.durable.tasks.clone();
+    for attempt in [0, 2] {
+        life.write(|writer| writer.plugin_reported("main", attempt, overdue()));
+    }
+    life.write(|writer| writer.plugin_reported("other", 1, overdue()));
+    assert_eq!(life.state.durable.tasks, before);
+}
