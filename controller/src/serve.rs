@@ -288,6 +288,10 @@ fn shared(
             let published = Arc::clone(&agent.context.published);
             Box::new(move |registration| published.view(registration))
         },
+        plugins: {
+            let plugins = Arc::clone(&agent.context.csi_plugins);
+            Box::new(move || plugins.views())
+        },
         consul: Arc::clone(&agent.context.services.catalogs.consul),
         variables,
         template_users: {

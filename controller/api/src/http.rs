@@ -47,6 +47,7 @@ mod networks;
 mod no_route;
 mod nodes;
 mod payload;
+mod plugins;
 mod policies;
 mod query;
 mod region;
@@ -95,6 +96,7 @@ use herdlet_agent::{
 };
 use herdlet_api_types::{
     UnixNanos,
+    csi::CsiPluginView,
     service::{PublishedView, Registration},
     vault::RevokedToken,
 };
@@ -148,6 +150,8 @@ pub struct Shared {
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
     pub published: Publications,
+    /// The CSI plugins among the tasks.
+    pub plugins: Box<dyn Fn() -> Vec<CsiPluginView> + Send + Sync>,
     /// The Consul agent for services with `provider = "consul"`.
     pub consul: Arc<Consul>,
     pub variables: Arc<Variables>,
@@ -254,6 +258,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/images/prune", post(images::prune).put(images::prune))
         .route("/v1/herdlet/images/verify", post(images::verify).put(images::verify))
         .route("/v1/herdlet/networks", get(networks::views))
+        .route("/v1/herdlet/plugins", get(plugins::views))
         .route("/v1/herdlet/volumes", get(volumes::views))
         .route("/v1/herdlet/volume/{name}", delete(volumes::remove))
         .route("/v1/herdlet/services", get(services::registrations))

@@ -19,6 +19,7 @@ use std::{io::ErrorKind, time::Duration};
 use futures_util::{Stream, TryStreamExt as _};
 use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
+    csi::CsiPluginView,
     gc::Collectable,
     network::NetworkView,
     overview::{Drift, Overview, Transition},
@@ -149,6 +150,11 @@ impl Client {
     /// The networks of allocations, and their bridge.
     pub async fn networks(&self) -> Result<Vec<NetworkView>> {
         self.get("/v1/herdlet/networks").await
+    }
+
+    /// The tasks that are CSI plugins.
+    pub async fn plugins(&self) -> Result<Vec<CsiPluginView>> {
+        self.get("/v1/herdlet/plugins").await
     }
 
     /// All entries of the built-in catalogue.

@@ -11,6 +11,7 @@ mod jobs;
 mod listing;
 mod networks;
 mod node;
+mod plugins;
 mod rows;
 mod services;
 mod template;
@@ -198,6 +199,9 @@ enum ObjectKind {
     /// Networks of allocations, and the bridge that connects them
     #[value(alias = "network")]
     Networks,
+    /// Tasks that are CSI plugins, and whether they respond
+    #[value(alias = "plugin")]
+    Plugins,
     #[value(alias = "deployment")]
     Deployments,
     /// The versions of one job

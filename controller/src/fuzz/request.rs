@@ -154,6 +154,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),
         published: Box::new(|_| None),
+        plugins: Box::new(Vec::new),
         consul: Arc::new(Consul::absent()),
         variables: Arc::new(Variables::new(variables)),
         template_users: Box::new(|_| Default::default()),

@@ -75,6 +75,7 @@ impl ApiFixture {
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
             published: Box::new(|_| None),
+            plugins: Box::new(Vec::new),
             consul: Arc::new(Consul::absent()),
             variables: Arc::new(Variables::new(variables)),
             template_users: Box::new(|_| Default::default()),

@@ -205,6 +205,7 @@ impl Lines {
                 | ObjectKind::Services
                 | ObjectKind::Volumes
                 | ObjectKind::Networks
+                | ObjectKind::Plugins
                 | ObjectKind::Deployments
                 | ObjectKind::Versions
                 | ObjectKind::Node => changes.print_changes(Change::Removed, before, None).await?,

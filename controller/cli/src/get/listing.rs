@@ -2,6 +2,7 @@
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
+    csi::CsiPluginView,
     deployment::Deployment,
     network::NetworkView,
     nomad,
@@ -75,6 +76,7 @@ pub(super) enum Document {
     Service(Box<ServiceView>),
     Volume(Box<VolumeView>),
     Network(Box<NetworkView>),
+    Plugin(Box<CsiPluginView>),
     Deployment(Box<Deployment>),
     Version(JobVersion),
     Event(Transition),
@@ -96,6 +98,7 @@ impl Document {
             | Self::Service(_)
             | Self::Volume(_)
             | Self::Network(_)
+            | Self::Plugin(_)
             | Self::Deployment(_)
             | Self::Version(_)
             | Self::Event(_)
@@ -114,6 +117,7 @@ impl Document {
             | Self::Task { .. }
             | Self::Service(_)
             | Self::Network(_)
+            | Self::Plugin(_)
             | Self::Deployment(_)
             | Self::Event(_)
             | Self::Drift(_) => return Ok(None),
@@ -190,6 +194,7 @@ impl ObjectKind {
             Self::Services => "there are no services in the built-in catalogue",
             Self::Volumes => "there are no volumes",
             Self::Networks => "no allocation has a network of its own",
+            Self::Plugins => "no CSI plugin has been ready",
             Self::Deployments => "there are no deployments",
             Self::Versions => "there are no versions",
             Self::Events => "nothing has happened since the agent started",
@@ -206,6 +211,7 @@ impl ObjectKind {
             | Self::Tasks
             | Self::Services
             | Self::Networks
+            | Self::Plugins
             | Self::Deployments
             | Self::Events
             | Self::Drift

@@ -5,7 +5,7 @@
 use super::{
     Form, ListRequest, ObjectKind, allocs, drift, events, jobs,
     listing::{Cell, Document, Listing, Row},
-    networks, services, versions, volumes,
+    networks, plugins, services, versions, volumes,
 };
 use crate::{client::Client, deployments, failure::Failure, missing::Missing, target};
 
@@ -25,6 +25,7 @@ pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<L
             known(client, targets, missing, is_meant).await?;
             Ok(networks::list(views, targets, form))
         }
+        ObjectKind::Plugins => plugins::list(client, targets).await,
         ObjectKind::Deployments => deployments(client, targets, form, missing).await,
         ObjectKind::Versions => versions::list(client, targets, missing).await,
         ObjectKind::Events => {

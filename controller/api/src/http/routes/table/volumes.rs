@@ -4,6 +4,7 @@ use super::{
     Claim, Constant, FORCE, FieldSource, Fields, Found, List, NotBuilt, Route, Secrets, Servers, Text, Whole,
     below, delete, get, put, read, remove, write,
 };
+use crate::http::plugins;
 
 const PLUGINS: &str = "CSI plugins";
 const VOLUMES: &str = "CSI volumes; host volumes are at /v1/herdlet/volumes";
@@ -102,10 +103,10 @@ pub(super) const ROUTES: &[Route] = &[
         NotBuilt(VOLUMES),
         Servers(remove("HostVolume.Delete").with(FORCE).shows(Whole)),
     ),
-    get("plugins", NotBuilt(PLUGINS), Servers(read("CSIPlugin.List", List("Plugins")))),
+    get("plugins", served!(plugins::list), Servers(read("CSIPlugin.List", List("Plugins")))),
     get(
         "plugin/csi/{ID}",
-        NotBuilt(PLUGINS),
+        served!(plugins::read),
         Servers(read("CSIPlugin.Get", Found("Plugin", "plugin not found"))),
     ),
     below("plugin", PLUGINS),

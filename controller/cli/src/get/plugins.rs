@@ -1,0 +1,36 @@
+//! Rows of CSI plugins: the tasks that have been ready, by the ids of plugins.
+
+use herdlet_api_types::csi::CsiPluginView;
+
+use super::listing::{Cell, Document, Listing, Row};
+use crate::{client::Client, failure::Failure};
+
+pub(super) async fn list(client: &Client, ids: &[String]) -> Result<Listing, Failure> {
+    let mut views = client.plugins().await?;
+    views.retain(|view| ids.is_empty() || ids.contains(&view.id));
+    Ok(listing(views))
+}
+
+fn listing(views: Vec<CsiPluginView>) -> Listing {
+    let mut listing = Listing::new(&["PLUGIN", "TYPE", "STATUS", "PROVIDER", "VERSION", "ALLOC", "TASK"]);
+    for view in views {
+        let (key, name) = (format!("{}/{}", view.alloc, view.task), view.id.clone());
+        let cells = cells(&view).map(Cell::Text).into();
+        listing.rows.push(Row { key, name, cells, document: Document::Plugin(Box::new(view)) });
+    }
+    listing
+}
+
+fn cells(view: &CsiPluginView) -> [String; 7] {
+    let status =
+        view.unhealthy.as_ref().map_or_else(|| "healthy".to_owned(), |why| format!("unhealthy: {why}"));
+    [
+        view.id.clone(),
+        view.kind.as_str().to_owned(),
+        status,
+        view.provider.clone(),
+        view.version.clone(),
+        view.alloc.short().to_string(),
+        view.task.clone(),
+    ]
+}
