@@ -1,7 +1,7 @@
 //! The program under test.
 //!
 //! In: `HERDLET_TEST_PROGRAM`, or the target directory of this test's build. Out: the path of `herdlet`,
-//! which is built if it is missing or older than its sources.
+//! which is built if it is missing or older than its sources. The same for the CSI plugin of the tests.
 
 use std::{
     env, fs,
@@ -29,23 +29,34 @@ pub fn example(name: &str) -> PathBuf {
 /// If it can't be built.
 pub fn program() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| env::var_os(PROGRAM).map_or_else(build, PathBuf::from))
+    let sources = ["controller", "api-types", "Cargo.lock"];
+    PATH.get_or_init(|| {
+        env::var_os(PROGRAM).map_or_else(|| build("herdlet", "herdlet", &sources), PathBuf::from)
+    })
 }
 
-fn build() -> PathBuf {
+/// Returns the path of the CSI plugin for tests.
+///
+/// # Panics
+/// If it can't be built.
+pub fn csi_plugin() -> PathBuf {
+    build("herdlet-csi-plugin", "csi-plugin", &["tests/csi/src", "controller/csi/src"])
+}
+
+fn build(package: &str, name: &str, sources: &[&str]) -> PathBuf {
     // target/<profile>/deps/<this test>, or target/<profile>/<this program>
     let own = env::current_exe().expect("the path of this program");
     let profile =
         own.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).expect("a program in target/<profile>");
-    let program = profile.join("herdlet");
+    let program = profile.join(name);
     let built = fs::metadata(&program).and_then(|found| found.modified()).ok();
-    let sources = ["controller", "api-types", "Cargo.lock"].map(|part| newest(&project().join(part)));
-    if built.is_some_and(|built| sources.iter().flatten().all(|source| *source <= built)) {
+    let mut changed = sources.iter().filter_map(|part| newest(&project().join(part)));
+    if built.is_some_and(|built| changed.all(|source| source <= built)) {
         return program;
     }
     eprintln!("building {}", program.display());
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(project()).args(["build", "--quiet", "--package", "herdlet", "--bin", "herdlet"]);
+    cargo.current_dir(project()).args(["build", "--quiet", "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(profile.parent().expect("a target directory around the profile"));
     match profile.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => {}
@@ -54,7 +65,7 @@ fn build() -> PathBuf {
         }
     }
     let status = cargo.status().expect("a run of cargo");
-    assert!(status.success(), "cargo build -p herdlet failed");
+    assert!(status.success(), "cargo build -p {package} failed");
     program
 }
 

@@ -19,8 +19,8 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs`, in `consul_tokens.rs` or in `containers`.
-const TESTED: [&str; 29] = [
+/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs`, in `consul_tokens.rs`, in `csi.rs` or in `containers`.
+const TESTED: [&str; 30] = [
     "artifact",
     "bridge",
     "bridge-docker",
@@ -29,6 +29,7 @@ const TESTED: [&str; 29] = [
     "cni",
     "consul-template",
     "consul-token",
+    "csi-plugin",
     "dispatch",
     "docker-web",
     "exec",

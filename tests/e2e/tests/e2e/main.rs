@@ -19,6 +19,7 @@ mod consul_tokens;
 mod containers;
 mod containers_builtin;
 mod crash;
+mod csi;
 mod deployments;
 mod disk;
 mod dispatch;
