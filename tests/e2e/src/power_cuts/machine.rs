@@ -46,6 +46,7 @@ const DISK_LEN: u64 = 256 << 20;
 pub struct Machine {
     dir: TempDir,
     kernel: PathBuf,
+    memory_mib: u64,
     disk: Arc<Mutex<Disk>>,
     /// Number of boots whose last disk request was received.
     gone: Arc<AtomicU64>,
@@ -59,7 +60,7 @@ impl Machine {
     /// If a tool is missing or fails.
     pub fn new(components: &Components) -> Self {
         let dir = TempDir::with_prefix("power-cuts").expect("a temporary directory");
-        pack(components, dir.path());
+        let memory_mib = memory_mib(pack(components, dir.path()));
         let image = dir.path().join("disk");
         fs::File::create(&image).and_then(|file| file.set_len(DISK_LEN)).expect("a disk");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -70,7 +71,7 @@ impl Machine {
         let listener = UnixListener::bind(dir.path().join("nbd")).expect("a socket for the disk");
         let (served, counted) = (Arc::clone(&disk), Arc::clone(&gone));
         std::thread::spawn(move || nbd::serve(&listener, &served, &counted));
-        Self { dir, kernel: components.kernel.clone(), disk, gone, boots: 0 }
+        Self { dir, kernel: components.kernel.clone(), memory_mib, disk, gone, boots: 0 }
     }
 
     /// Boots the machine.
@@ -83,7 +84,18 @@ impl Machine {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let log = self.dir.path().join(format!("log.{}", self.boots));
         let qemu = Command::new("qemu-system-x86_64")
-            .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "512"])
+            .args([
+                "-machine",
+                "q35",
+                "-accel",
+                "tcg,thread=multi",
+                "-cpu",
+                "max",
+                "-smp",
+                "1",
+                "-m",
+                &self.memory_mib.to_string(),
+            ])
             .args(["-nodefaults", "-no-reboot", "-display", "none"])
             .args(["-serial", &format!("file:{}", log.display())])
             .args(["-drive", &format!("file=nbd+unix:///?socket={},if=none,id=disk,format=raw", path("nbd"))])
@@ -169,8 +181,14 @@ impl Drop for Boot {
     }
 }
 
-/// Packs the root file system as an archive, `root.cpio` in `dir`.
-fn pack(components: &Components, dir: &Path) {
+/// The memory of a machine with a root file system of this size, in MiB. The kernel holds the archive while it unpacks
+/// it, and gives the unpacked files at most half of what is left.
+fn memory_mib(archive_bytes: u64) -> u64 {
+    512 + 3 * archive_bytes.div_ceil(1 << 20)
+}
+
+/// Packs the root file system into the file `root.cpio` of `dir`. Out: the size of the archive in bytes.
+fn pack(components: &Components, dir: &Path) -> u64 {
     let tree = dir.join("tree");
     let guest = tree.join("guest");
     let mut wanted = vec![
@@ -202,6 +220,7 @@ fn pack(components: &Components, dir: &Path) {
     fs::write(guest.join("token"), TOKEN).expect("a token for the guest");
     let pack = "chmod 600 guest/token && strip guest/program && find . | cpio --quiet -R 0:0 -o -H newc >../root.cpio";
     finish(Command::new("sh").current_dir(&tree).args(["-c", pack]));
+    fs::metadata(dir.join("root.cpio")).expect("the packed root file system").len()
 }
 
 fn finish(command: &mut Command) {
