@@ -40,7 +40,7 @@ pub struct OwedToken {
     pub held: HeldToken,
 }
 
-/// A new token that is owed a log-out until somebody takes it: the log-in may have been dropped meanwhile.
+/// A new token that is owed a log-out until its holder takes it: the log-in may have been dropped meanwhile.
 pub struct IssuedToken {
     token: OwedToken,
     owed: Arc<OwedTokens>,
