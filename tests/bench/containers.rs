@@ -16,7 +16,7 @@ use super::{
     cost,
     ground::BenchDirs,
     job::Bench,
-    table::{Table, quantile},
+    table::{Table, median, millis},
 };
 
 /// Number of single starts of each kind.
@@ -40,7 +40,7 @@ const COMMON: [&str; 8] =
 
 /// Starts each engine with an agent that uses it; nothing without engines on this machine.
 fn with_engines(ground: &BenchDirs, mut measure: impl FnMut(&mut Bench, Engine<'_>)) {
-    for kind in Kind::ALL {
+    for kind in Kind::DAEMONS {
         let Some(engines) = Engines::apart(&[kind.name()]) else { return };
         with_engine(ground, engines.engine(kind), &mut measure);
     }
@@ -101,16 +101,13 @@ pub(super) fn starts(table: &mut Table, ground: &BenchDirs) {
             bench.until_counted("running", 0);
             wait::pause(Duration::from_millis(200));
         }
-        for list in [&mut ours, &mut bare, &mut cpu] {
-            list.sort_by(f64::total_cmp);
-        }
-        let (own, alone) = (quantile(&ours, 0.5), quantile(&bare, 0.5));
+        let (own, alone) = (median(ours), median(bare));
         table.row(
             &format!(
                 "{}: one container, from the request to its start: over a bare create and start (medians); processor time of the agent",
                 engine.kind
             ),
-            format_args!("{:.1} ms ({:.2} times); {:.1} ms", own - alone, own / alone, quantile(&cpu, 0.5)),
+            format_args!("{:.1} ms ({:.2} times); {:.1} ms", own - alone, own / alone, median(cpu)),
             "≤ 5 ms; ≤ 3 ms",
             format_args!("{alone:.1} ms (the engine)"),
         );
@@ -214,8 +211,4 @@ fn seconds_of_day(text: &str) -> Option<f64> {
     let parts: Vec<f64> = time.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
     let [hours, minutes, seconds] = parts.as_slice() else { return None };
     Some((hours * 60.0 + minutes) * 60.0 + seconds)
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
 }

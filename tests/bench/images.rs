@@ -65,7 +65,7 @@ fn pulled_by_engines(contents: &Arc<Contents>) -> String {
     let machine = std::fs::read_to_string(engines.folder().join("machine.pid")).expect("a process");
     let network = format!("/proc/{}/ns/net", machine.trim());
     let port = serve(contents, Some(Path::new(&network)));
-    let taken = Kind::ALL.map(|kind| {
+    let taken = Kind::DAEMONS.map(|kind| {
         let image = format!("127.0.0.1:{port}/app");
         let path = match kind {
             Kind::Docker => format!("/images/create?fromImage={image}&tag=1"),

@@ -21,7 +21,7 @@ use super::{
     cost,
     ground::BenchDirs,
     job::Bench,
-    table::{Table, quantile},
+    table::{Table, median, millis},
 };
 
 const COUNT: u16 = 200;
@@ -40,7 +40,8 @@ pub(super) fn made_and_removed(table: &mut Table, _: &BenchDirs) {
     }
     let machine = Namespace::new().expect("a network namespace");
     let ([up, inspect, down], free) = machine.run(measure).expect("a thread in the namespace");
-    let bare = median((0..COUNT).map(|_| timed(|| drop(Namespace::new().expect("a network namespace")))));
+    let bare =
+        median((0..COUNT).map(|_| millis(timed(|| drop(Namespace::new().expect("a network namespace"))))));
     let shown = |median: f64| format!("{median:.2} ms");
     table.row("network with 2 ports: made", shown(up), "3 ms", format!("namespace alone {}", shown(bare)));
     table.row("network with 2 ports: inspected", shown(inspect), "1 ms", "");
@@ -93,7 +94,7 @@ fn measure_beside(chain: &Chain) -> [f64; 4] {
             [up, down, plugins_up, removed.elapsed()]
         })
         .collect();
-    [0, 1, 2, 3].map(|column| median(times.iter().map(|row| row[column])))
+    [0, 1, 2, 3].map(|column| median(times.iter().map(|row| millis(row[column]))))
 }
 
 /// 200 allocations with a network and two mapped ports each, submitted at once; then a minute without events.
@@ -178,7 +179,7 @@ fn measure() -> ([f64; 3], Duration) {
         median((0..COUNT).map(|index| {
             let (owner, ports) = (owner(index), ports(index));
             let request = NetworkRequest { owner: &owner, ports: &ports };
-            timed(|| work(&request))
+            millis(timed(|| work(&request)))
         }))
     };
     let up = each(&|request| {
@@ -197,11 +198,4 @@ fn timed(work: impl FnOnce()) -> Duration {
     let begun = Instant::now();
     work();
     begun.elapsed()
-}
-
-/// In milliseconds.
-fn median(times: impl Iterator<Item = Duration>) -> f64 {
-    let mut times: Vec<f64> = times.map(|time| time.as_secs_f64() * 1_000.0).collect();
-    times.sort_by(f64::total_cmp);
-    quantile(&times, 0.5)
 }

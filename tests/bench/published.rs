@@ -19,7 +19,7 @@ use herdlet_network::{
 
 use super::{
     ground::BenchDirs,
-    table::{Table, quantile},
+    table::{Table, median},
 };
 
 const INSTANCES: u16 = 3;
@@ -137,14 +137,10 @@ const THROUGHPUT: Work = Work { rate: throughput, unit: "MiB/s" };
 fn of_direct(what: &'static str, [direct, other]: [&[SocketAddr]; 2], work: &Work) -> Ratio {
     (work.rate)(direct);
     let pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| ((work.rate)(direct), (work.rate)(other))).collect();
-    let median = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        quantile(&values, 0.5)
-    };
-    let direct = median(pairs.iter().map(|(direct, _)| *direct).collect());
+    let direct = median(pairs.iter().map(|(direct, _)| *direct));
     Ratio {
         what,
-        ratio: median(pairs.iter().map(|(direct, other)| other / direct).collect()),
+        ratio: median(pairs.iter().map(|(direct, other)| other / direct)),
         direct: format!("direct {direct:.0} {}", work.unit),
     }
 }

@@ -1,6 +1,6 @@
 //! The table: a Markdown row for each figure, as soon as it is measured.
 
-use std::{fmt::Display, fs, thread};
+use std::{fmt::Display, fs, thread, time::Duration};
 
 /// The output table.
 pub(super) struct Table;
@@ -41,4 +41,14 @@ pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
     )]
     let index = (share * last as f64).round() as usize;
     sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5)
+}
+
+pub(super) fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
 }

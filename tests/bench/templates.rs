@@ -13,7 +13,7 @@ use super::{
     cost,
     ground::BenchDirs,
     job::Bench,
-    table::{Table, quantile},
+    table::{Table, millis, quantile},
 };
 
 pub(super) const COUNT: usize = 1_000;
@@ -141,8 +141,4 @@ pub(super) fn until_all_have(files: &[PathBuf], content: &str) {
 
 fn each(kib: u64) -> f64 {
     kib as f64 * 1.024 / COUNT as f64
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1_000.0
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A `consul` block. It has no token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsulAccess {
-    /// The agent's name for the Consul: [`ConsulAccess::DEFAULT_CLUSTER`], or another one of its config.
+    /// The agent's name for the Consul: only [`ConsulAccess::DEFAULT_CLUSTER`] so far.
     pub cluster: String,
     /// The namespace of Consul Enterprise; the agent's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ block! {
     /// The Consul of a task: its templates read from it, and the task gets a token of it if the agent's config sets `task_identity`,
     /// or the task has an identity of the name `consul_CLUSTER`.
     pub struct Consul {
-        /// The Consul: a name in the agent's config; default `default`.
+        /// The Consul: only `default` so far, which is the default.
         pub cluster: String,
         /// The namespace of Consul Enterprise; default that of the agent's config.
         pub namespace: Text,
@@ -18,15 +18,10 @@ block! {
     }
 }
 
-/// The only namespace and partition of a Consul that is not Enterprise. Servers write it into blocks.
-const ONLY: &str = "default";
-
 impl Consul {
     /// The canonical block.
     pub fn to_access(&self) -> ConsulAccess {
-        let text = |text: &Option<Text>| {
-            text.clone().map(|text| text.0).filter(|text| !text.is_empty() && text != ONLY)
-        };
+        let text = |text: &Option<Text>| text.clone().map(|text| text.0).filter(|text| !text.is_empty());
         let cluster = self.cluster.clone().filter(|cluster| !cluster.is_empty());
         ConsulAccess {
             cluster: cluster.unwrap_or_else(|| ConsulAccess::DEFAULT_CLUSTER.to_owned()),

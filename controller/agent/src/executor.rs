@@ -340,7 +340,8 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 }
                 (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
-                    services::task_services(&context, &Attempted { task, launch }, verb).await
+                    let attempted = Attempted { task, launch };
+                    services::task_services(&context, &attempted, verb).await
                 }
                 (TaskPart::Checks, Some(verb)) => {
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
@@ -480,6 +481,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// One that a later try may not meet.
+    pub(crate) fn retry(why: String) -> Self {
+        Self { class: Class::Retry, why }
+    }
+
     pub(crate) fn of(class: Class, error: &(dyn std::error::Error + 'static)) -> Self {
         Self { class, why: herdlet_base::error::in_full(error) }
     }

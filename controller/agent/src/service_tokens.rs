@@ -1,7 +1,7 @@
 //! Tokens of Consul that services are registered with, kept for the next agent, which therefore issues nothing.
 //!
-//! In: tokens by service. Out: the same. Each service has one file, 0600, in a directory of its allocation, in memory. A token is removed
-//! only once its service is deregistered and the token is stored for its log-out.
+//! In: tokens by service. Out: the same. Each service has one file, 0600, in a directory of its allocation, in the runtime directory. A token
+//! is removed only once its service is deregistered and the token is stored for its log-out.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use crate::{held_token::HeldToken, vault::boot_now};
+use crate::{held_token::HeldToken, runtime_file, vault::boot_now};
 
 /// The tokens of all services. Methods that access files block.
 pub struct ServiceTokens {
@@ -61,10 +61,20 @@ impl ServiceTokens {
             if entry.file_name().to_str().is_none_or(durable::is_temporary) {
                 continue;
             }
-            let bytes = Zeroizing::new(fs::read(entry.path())?);
-            let token = serde_json::from_slice::<ServiceToken>(&bytes).ok();
-            if let Some(token) = token.filter(|token| token.task == owner.task) {
-                found.insert(token.id.clone(), token);
+            let bytes = match fs::read(entry.path()) {
+                Ok(bytes) => Zeroizing::new(bytes),
+                // Another owner has removed its own.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            match serde_json::from_slice::<ServiceToken>(&bytes) {
+                Ok(token) if token.task == owner.task => drop(found.insert(token.id.clone(), token)),
+                Ok(_) => {}
+                Err(_) => tracing::warn!(
+                    alloc = %owner.alloc,
+                    file = ?entry.file_name(),
+                    "the file of a service's token of Consul is damaged: the service logs in again, and the token stays valid until it expires"
+                ),
             }
         }
         Ok(found)
@@ -76,8 +86,7 @@ impl ServiceTokens {
     /// If it can't be written.
     pub fn keep(&self, alloc: AllocId, token: &ServiceToken) -> io::Result<()> {
         let bytes = Zeroizing::new(serde_json::to_vec(token)?);
-        durable::make_dir(&self.of_alloc(alloc))?;
-        durable::write(&self.file(alloc, &token.id), &bytes)
+        runtime_file::write(&self.file(alloc, &token.id), &bytes)
     }
 
     /// Removes the token of a service, and the directory of an allocation that has no other.
@@ -85,7 +94,7 @@ impl ServiceTokens {
     /// # Errors
     /// If it can't be removed.
     pub fn remove(&self, alloc: AllocId, id: &str) -> io::Result<()> {
-        durable::remove(&self.file(alloc, id))?;
+        runtime_file::remove(&self.file(alloc, id))?;
         match fs::remove_dir(self.of_alloc(alloc)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
             // It has others, or is gone.

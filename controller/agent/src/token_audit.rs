@@ -1,16 +1,16 @@
 //! One line of the audit for each thing that happens to a token of Vault or Consul. No line has a token.
 
 use herdlet_api_types::AllocId;
+use serde::{Deserialize, Serialize};
 
 use crate::vault::AUDIT;
 
 /// What happens to a token.
-#[derive(Clone, Copy)]
 pub(crate) struct TokenAudit<'a> {
     /// `Vault` or `Consul`.
     pub(crate) system: &'static str,
     pub(crate) alloc: AllocId,
-    pub(crate) holder: TokenHolder<'a>,
+    pub(crate) holder: TokenHolder,
     pub(crate) operation: &'static str,
     pub(crate) cluster: &'a str,
     /// The system's name for the token; empty if there is none yet.
@@ -18,10 +18,11 @@ pub(crate) struct TokenAudit<'a> {
 }
 
 /// Whose token it is, by name.
-#[derive(Clone, Copy)]
-pub(crate) enum TokenHolder<'a> {
-    Task(&'a str),
-    Service(&'a str),
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenHolder {
+    Task(String),
+    Service(String),
 }
 
 impl TokenAudit<'_> {
@@ -29,8 +30,8 @@ impl TokenAudit<'_> {
     pub(crate) fn end(self, failure: Option<&str>) {
         let Self { system, alloc, holder, operation, cluster, accessor } = self;
         let (task, service) = match holder {
-            TokenHolder::Task(name) => (name, ""),
-            TokenHolder::Service(name) => ("", name),
+            TokenHolder::Task(name) => (name, String::new()),
+            TokenHolder::Service(name) => (String::new(), name),
         };
         match failure {
             None => {

@@ -123,7 +123,7 @@ impl Paths {
         self.runtime.join("netns").join(id.to_string())
     }
 
-    /// `<runtime>/consul/services`: tokens of Consul that services are registered with, one file per owner.
+    /// `<runtime>/consul/services`: tokens of Consul that services are registered with, one file per service.
     pub fn service_tokens(&self) -> PathBuf {
         self.runtime.join("consul").join("services")
     }

@@ -276,9 +276,7 @@ impl Dir {
     ) -> Result<(), FsError> {
         check_name(name)?;
         let full_path = self.path.join(name);
-        let mut draft = OsString::from(".");
-        draft.push(name);
-        draft.push(".new");
+        let draft = draft_of(name);
         // A file left by a crash, or a user's link. A directory would belong to a user: it stays, and this fails.
         self.unlink(&draft)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -303,6 +301,17 @@ impl Dir {
             Outlives::Processes => Ok(()),
             Outlives::PowerCuts => self.sync(),
         }
+    }
+
+    /// Removes a file that [`Self::write_file`] wrote, and what is left of an interrupted writing. Succeeds if neither
+    /// exists.
+    ///
+    /// # Errors
+    ///
+    /// If it is a directory or the system call fails.
+    pub fn remove_file(&self, name: &OsStr) -> Result<(), FsError> {
+        self.unlink(&draft_of(name))?;
+        self.unlink(name)
     }
 
     /// Reads the plain file `name`; `None` if it does not exist.
@@ -526,6 +535,14 @@ pub fn proc_path(fd: BorrowedFd<'_>, name: Option<&OsStr>) -> PathBuf {
         path.push(name);
     }
     path
+}
+
+/// The name under which a file is written before it is renamed.
+fn draft_of(name: &OsStr) -> OsString {
+    let mut draft = OsString::from(".");
+    draft.push(name);
+    draft.push(".new");
+    draft
 }
 
 /// A name must be a single plain component.

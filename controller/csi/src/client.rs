@@ -15,6 +15,7 @@ use crate::{
 /// A plugin at a socket.
 #[derive(Debug, Clone)]
 pub struct Client {
+    plugin: String,
     socket: PathBuf,
 }
 
@@ -54,20 +55,16 @@ impl Method {
     pub(crate) const fn list(name: &'static str) -> Self {
         Self { name, deadline: VOLUME_DEADLINE, response_bytes_max: LIST_BYTES_MAX }
     }
-
-    pub(crate) fn failed(&self, failure: CallFailure) -> CallError {
-        CallError { call: self.name.to_owned(), failure }
-    }
-
-    /// The response violates the specification.
-    pub(crate) fn invalid(&self, why: impl Into<String>) -> CallError {
-        self.failed(CallFailure::Invalid { why: why.into() })
-    }
 }
 
 impl Client {
-    pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
+    /// `plugin` is the id in the task's `csi_plugin` block, for errors.
+    pub fn new(plugin: &str, socket: PathBuf) -> Self {
+        Self { plugin: plugin.to_owned(), socket }
+    }
+
+    pub fn plugin(&self) -> &str {
+        &self.plugin
     }
 
     pub(crate) async fn call<R: Message + Default>(
@@ -92,8 +89,17 @@ impl Client {
             response_bytes_max: method.response_bytes_max,
         };
         let response = exchange.run(&request.encode_to_vec()).await;
-        let response = response.map_err(|failure| method.failed(harmless(failure, secrets)))?;
-        R::decode(response.as_slice()).map_err(|error| method.invalid(error.to_string()))
+        let response = response.map_err(|failure| self.failed(method, harmless(failure, secrets)))?;
+        R::decode(response.as_slice()).map_err(|error| self.invalid(method, error.to_string()))
+    }
+
+    fn failed(&self, method: &Method, failure: CallFailure) -> CallError {
+        CallError { call: method.name.to_owned(), plugin: self.plugin.clone(), failure }
+    }
+
+    /// The response violates the specification.
+    pub(crate) fn invalid(&self, method: &Method, why: impl Into<String>) -> CallError {
+        self.failed(method, CallFailure::Invalid { why: why.into() })
     }
 }
 
@@ -112,16 +118,37 @@ fn harmless(failure: CallFailure, secrets: &Secrets) -> CallFailure {
             CallFailure::Reported { code, message: clean(&message, secrets) }
         }
         CallFailure::Invalid { why } => CallFailure::Invalid { why: clean(&why, secrets) },
-        failure @ (CallFailure::Unreachable { .. }
-        | CallFailure::Overdue { .. }
-        | CallFailure::Interrupted { .. }) => failure,
+        CallFailure::Interrupted { why } => CallFailure::Interrupted { why: clean(&why, secrets) },
+        failure @ (CallFailure::Unreachable { .. } | CallFailure::Overdue { .. }) => failure,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::{io::AsyncWriteExt as _, net::UnixListener};
+
     use super::*;
     use crate::error::Code;
+
+    /// The text that ends a connection was part of the error, with escapes.
+    #[tokio::test]
+    async fn a_connection_ends_without_the_text_of_the_plugin() {
+        let folder = tempfile::tempdir().unwrap();
+        let client = Client::new("p", folder.path().join("csi.sock"));
+        let listener = UnixListener::bind(&client.socket).unwrap();
+        let secrets = Secrets::new([("password".to_owned(), "hunter\"2".to_owned())]);
+        let peer = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // No settings; then GOAWAY of stream 0 because of too many calls, and a text.
+            stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+            stream.write_all(b"\0\0\x11\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0bhunter\"2\n").await.unwrap();
+            stream
+        };
+        let method = Method::query("Node/NodeGetInfo");
+        let (result, _stream) = tokio::join!(client.call_with::<()>(&method, &secrets, ()), peer);
+        let CallFailure::Interrupted { why } = result.unwrap_err().failure else { panic!("another failure") };
+        assert_eq!(why, "detected excessive load generating behavior");
+    }
 
     #[test]
     fn texts_of_plugins_are_cut_and_have_no_secrets() {
@@ -137,5 +164,12 @@ mod tests {
         assert!(long.len() < MESSAGE_BYTES_MAX + 4 && long.ends_with("ä…"), "{long}");
         let at_the_limit = format!("{}hunter2", "x".repeat(MESSAGE_BYTES_MAX - 3));
         assert!(!reported(&at_the_limit).contains("hun"), "a value is removed before the text is cut");
+        for failure in [
+            CallFailure::Invalid { why: "hunter2\n".to_owned() },
+            CallFailure::Interrupted { why: "hunter2\n".to_owned() },
+        ] {
+            let text = harmless(failure, &secrets).to_string();
+            assert!(text.ends_with(": [secret] "), "{text:?}");
+        }
     }
 }

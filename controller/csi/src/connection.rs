@@ -4,9 +4,15 @@
 //! connection of its own: a plugin that hangs, or that was replaced, affects no other call. If the deadline passes, the
 //! connection is closed, which cancels the call in the plugin. Source of the protocol: `doc/PROTOCOL-HTTP2.md` of grpc/grpc.
 
-use std::{error::Error, os::fd::AsRawFd as _, path::Path, time::Duration};
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+    time::Duration,
+};
 
 use bytes::Bytes;
+use herdlet_base::{http_client, safe_fs::proc_path};
+use herdlet_runtime::off_thread;
 use http::{
     HeaderMap, Request, StatusCode,
     header::{CONTENT_TYPE, HeaderName, TE, USER_AGENT},
@@ -70,7 +76,7 @@ impl Exchange<'_> {
         Request::post(format!("http://localhost{}", self.path))
             .header(CONTENT_TYPE, "application/grpc")
             .header(TE, "trailers")
-            .header(USER_AGENT, concat!("herdlet/", env!("CARGO_PKG_VERSION")))
+            .header(USER_AGENT, http_client::USER_AGENT)
             .header(GRPC_TIMEOUT, format!("{}m", self.deadline.as_millis()))
             .body(())
     }
@@ -106,14 +112,21 @@ impl Exchange<'_> {
 /// Connects to a socket. A plugin can write to the socket's directory: a link in place of the socket is not followed. The
 /// path may be longer than the address of a socket can be.
 async fn connect(path: &Path) -> Result<UnixStream, String> {
+    let path = path.to_owned();
+    let socket = off_thread(move || open(&path)).await.map_err(|error| error.to_string())??;
+    let connected = UnixStream::connect(proc_path(socket.as_fd(), None)).await;
+    connected.map_err(|error| error.to_string())
+}
+
+/// Opens a socket without connecting to it. Blocks as long as the file system does.
+fn open(path: &Path) -> Result<OwnedFd, String> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let socket = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?;
     let stat = rustix::fs::fstat(&socket).map_err(|error| error.to_string())?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err("it is not a socket".to_owned());
     }
-    let opened = format!("/proc/self/fd/{}", socket.as_raw_fd());
-    UnixStream::connect(opened).await.map_err(|error| error.to_string())
+    Ok(socket)
 }
 
 fn frame(message: &[u8]) -> Result<Bytes, CallFailure> {
@@ -166,12 +179,11 @@ fn invalid(why: String) -> CallFailure {
     CallFailure::Invalid { why }
 }
 
+/// A plugin that ends the connection may send a text with its reason. The error would contain it with escapes, in which
+/// secrets are not found: only the reason is used.
 fn interrupted(error: h2::Error) -> CallFailure {
-    let mut cause: &dyn Error = &error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    CallFailure::Interrupted { why: cause.to_string() }
+    let reason = error.reason().filter(|_| error.is_go_away());
+    CallFailure::Interrupted { why: reason.map_or_else(|| error.to_string(), |reason| reason.to_string()) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Calls to the storage system: create and delete volumes and snapshots, attach volumes to nodes.
 //!
-//! All that change something are idempotent by the specification.
+//! Every call that changes something is idempotent by the specification.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,8 +112,8 @@ impl Client {
             accessibility_requirements: new.topology.clone(),
         };
         let response: CreateVolumeResponse = self.call_with(&CREATE, new.secrets, request).await?;
-        let volume = response.volume.ok_or_else(|| CREATE.invalid("it has no volume"))?;
-        check_id(&CREATE, &volume.volume_id)?;
+        let volume = response.volume.ok_or_else(|| self.invalid(&CREATE, "it has no volume"))?;
+        check_id(self, &CREATE, &volume.volume_id)?;
         Ok(volume)
     }
 
@@ -164,7 +164,7 @@ impl Client {
         };
         let response: ValidateVolumeCapabilitiesResponse =
             self.call_with(&VALIDATE, volume.secrets, request).await?;
-        // A plugin confirms what it has checked; what it leaves out it does not know.
+        // A plugin confirms only the capabilities that it has checked.
         Ok(match response.confirmed {
             Some(confirmed) if confirmed.volume_capabilities.contains(&capability) => Validation::Confirmed,
             Some(_) | None => Validation::Rejected(clean(&response.message, volume.secrets)),
@@ -189,7 +189,7 @@ impl Client {
         let request =
             ListVolumesRequest { max_entries: page.entries_max, starting_token: page.token.clone() };
         let response: ListVolumesResponse = self.call(&LIST, request).await?;
-        check_progress(&LIST, &page, &response.next_token)?;
+        check_progress(self, &LIST, &page, &response.next_token)?;
         Ok(response)
     }
 
@@ -201,8 +201,9 @@ impl Client {
             parameters: new.parameters.clone(),
         };
         let response: CreateSnapshotResponse = self.call_with(&CREATE_SNAPSHOT, new.secrets, request).await?;
-        let snapshot = response.snapshot.ok_or_else(|| CREATE_SNAPSHOT.invalid("it has no snapshot"))?;
-        check_id(&CREATE_SNAPSHOT, &snapshot.snapshot_id)?;
+        let snapshot =
+            response.snapshot.ok_or_else(|| self.invalid(&CREATE_SNAPSHOT, "it has no snapshot"))?;
+        check_id(self, &CREATE_SNAPSHOT, &snapshot.snapshot_id)?;
         Ok(snapshot)
     }
 
@@ -226,7 +227,7 @@ impl Client {
             ..ListSnapshotsRequest::default()
         };
         let response: ListSnapshotsResponse = self.call_with(&LIST_SNAPSHOTS, secrets, request).await?;
-        check_progress(&LIST_SNAPSHOTS, &page, &response.next_token)?;
+        check_progress(self, &LIST_SNAPSHOTS, &page, &response.next_token)?;
         Ok(response)
     }
 }
@@ -250,17 +251,18 @@ fn feature(number: i32) -> Option<ControllerFeature> {
     }
 }
 
-fn check_id(method: &Method, id: &str) -> Result<(), CallError> {
+fn check_id(client: &Client, method: &Method, id: &str) -> Result<(), CallError> {
     if (1..=ID_BYTES_MAX).contains(&id.len()) && !id.contains(char::is_control) {
         return Ok(());
     }
-    Err(method.invalid(format!("an id must have 1 to {ID_BYTES_MAX} bytes, and no control characters")))
+    Err(client
+        .invalid(method, format!("an id must have 1 to {ID_BYTES_MAX} bytes, and no control characters")))
 }
 
 /// A plugin that returns the token of the present page would be read without end.
-fn check_progress(method: &Method, page: &Page, next: &str) -> Result<(), CallError> {
+fn check_progress(client: &Client, method: &Method, page: &Page, next: &str) -> Result<(), CallError> {
     if !next.is_empty() && next == page.token {
-        return Err(method.invalid("the token of its next page is the token of this page"));
+        return Err(client.invalid(method, "the token of its next page is the token of this page"));
     }
     Ok(())
 }

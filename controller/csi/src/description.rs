@@ -82,12 +82,12 @@ pub struct NodeDescription {
 pub enum UnusableError {
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("use the CSI plugin: it reports that it is not initialized yet")]
-    Starting,
+    #[error("use the CSI plugin `{plugin}`: it reports that it is not initialized yet")]
+    Starting { plugin: String },
     #[error(
-        "use the CSI plugin {name}: it has no Controller service; set `type = \"node\"` in its `csi_plugin` block"
+        "use the CSI plugin `{plugin}`: it has no Controller service; set `type = \"node\"` in its `csi_plugin` block"
     )]
-    NoController { name: String },
+    NoController { plugin: String },
 }
 
 impl Client {
@@ -99,7 +99,7 @@ impl Client {
     pub async fn describe(&self, kind: PluginType) -> Result<PluginDescription, UnusableError> {
         match self.probe().await? {
             Readiness::Ready => {}
-            Readiness::Starting => return Err(UnusableError::Starting),
+            Readiness::Starting => return Err(UnusableError::Starting { plugin: self.plugin().to_owned() }),
         }
         let info = self.plugin_info().await?;
         let features = self.plugin_features().await?;
@@ -111,7 +111,9 @@ impl Client {
         };
         let controller = match (kind, features.contains(&PluginFeature::Controller)) {
             (PluginType::Controller | PluginType::Monolith, true) => Some(self.controller_features().await?),
-            (PluginType::Controller, false) => return Err(UnusableError::NoController { name: info.name }),
+            (PluginType::Controller, false) => {
+                return Err(UnusableError::NoController { plugin: self.plugin().to_owned() });
+            }
             // Volumes of such a plugin are not attached: its Node service does everything.
             (PluginType::Monolith, false) | (PluginType::Node, _) => None,
         };

@@ -7,10 +7,12 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 /// A failed call. The text continues "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("call {call} of the CSI plugin: {failure}")]
+#[error("call {call} of the CSI plugin `{plugin}`: {failure}")]
 pub struct CallError {
     /// `Service/Method`.
     pub call: String,
+    /// Its id, as in `csi_plugin` blocks.
+    pub plugin: String,
     pub failure: CallFailure,
 }
 
@@ -33,7 +35,7 @@ pub enum CallFailure {
     Reported { code: Code, message: String },
 }
 
-/// What helps against a failure.
+/// How a caller can react to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
     /// The same call, later.
@@ -164,17 +166,22 @@ mod tests {
 
     #[test]
     fn errors_name_the_call_the_cause_and_the_message() {
-        let error = |failure| CallError { call: "Node/NodeGetInfo".to_owned(), failure }.to_string();
+        let error = |failure| {
+            CallError { call: "Node/NodeGetInfo".to_owned(), plugin: "p".to_owned(), failure }.to_string()
+        };
         let reported =
             |message: &str| CallFailure::Reported { code: Code::NOT_FOUND, message: message.into() };
         assert_eq!(
             error(reported("no volume v1")),
-            "call Node/NodeGetInfo of the CSI plugin: it reports NOT_FOUND (5): no volume v1"
+            "call Node/NodeGetInfo of the CSI plugin `p`: it reports NOT_FOUND (5): no volume v1"
         );
-        assert_eq!(error(reported("")), "call Node/NodeGetInfo of the CSI plugin: it reports NOT_FOUND (5)");
+        assert_eq!(
+            error(reported("")),
+            "call Node/NodeGetInfo of the CSI plugin `p`: it reports NOT_FOUND (5)"
+        );
         assert_eq!(
             error(CallFailure::Overdue { deadline: Duration::from_millis(1500) }),
-            "call Node/NodeGetInfo of the CSI plugin: no response within 1.5 s"
+            "call Node/NodeGetInfo of the CSI plugin `p`: no response within 1.5 s"
         );
     }
 }

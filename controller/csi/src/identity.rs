@@ -56,8 +56,7 @@ impl Client {
         let is_name = (1..=NAME_BYTES_MAX).contains(&response.name.len())
             && response.name.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_name {
-            return Err(GET_PLUGIN_INFO
-                .invalid("the plugin's name must have 1 to 63 letters, digits, dashes or dots"));
+            return Err(self.invalid(&GET_PLUGIN_INFO, format!("the plugin's name must have 1 to {NAME_BYTES_MAX} printable ASCII characters without blanks")));
         }
         let mut version = response.vendor_version;
         version.truncate(version.floor_char_boundary(NAME_BYTES_MAX));

@@ -1,4 +1,4 @@
-//! Calls that attach a volume to directories of this machine.
+//! Calls that mount a volume at directories of this machine.
 //!
 //! All are idempotent by the specification. Paths are those of the plugin's own mount namespace.
 
@@ -51,7 +51,7 @@ pub enum NodeFeature {
     Condition,
 }
 
-/// A volume that calls attach. Not `Debug`: it has secrets.
+/// A volume that calls attach or mount. Not `Debug`: it has secrets.
 #[derive(Clone, Copy)]
 pub struct VolumeUse<'a> {
     pub volume_id: &'a str,
@@ -94,10 +94,12 @@ impl Client {
         let response: NodeGetInfoResponse = self.call(&GET_INFO, NodeGetInfoRequest {}).await?;
         let id = &response.node_id;
         if !(1..=NODE_ID_BYTES_MAX).contains(&id.len()) || id.contains(char::is_control) {
-            return Err(GET_INFO.invalid("the node's id must have 1 to 256 bytes, and no control characters"));
+            return Err(
+                self.invalid(&GET_INFO, "the node's id must have 1 to 256 bytes, and no control characters")
+            );
         }
         let volumes_max = u64::try_from(response.max_volumes_per_node)
-            .map_err(|_| GET_INFO.invalid("the maximum of volumes is negative"))?;
+            .map_err(|_| self.invalid(&GET_INFO, "the maximum of volumes is negative"))?;
         Ok(NodeInfo {
             id: response.node_id,
             volumes_max: Some(volumes_max).filter(|max| *max != 0),

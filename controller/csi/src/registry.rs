@@ -43,7 +43,7 @@ pub enum NoPluginError {
     Unhealthy { id: String, why: String },
 }
 
-/// Only the instances of one id are in order, the newest last.
+/// The instances of one id are ordered, the newest last; ids are not ordered by age.
 #[derive(Debug)]
 pub struct Plugins {
     instances: Mutex<BTreeMap<String, Vec<Instance>>>,
@@ -164,7 +164,7 @@ mod tests {
         Instance {
             owner: owner.to_owned(),
             kind,
-            client: Client::new(format!("/{owner}.sock").into()),
+            client: Client::new("p", format!("/{owner}.sock").into()),
             description: description(kind, version),
             unhealthy: None,
         }

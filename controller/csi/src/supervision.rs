@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use herdlet_runtime::Backoff;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::description::{PluginDescription, UnusableError};
@@ -30,11 +31,9 @@ pub struct OverdueError {
 /// Nomad's default for `health_timeout`.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Between the first tries: a plugin that is ready soon is used soon. Doubled with each try.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-
-/// Between later tries. Nomad waits as long between all.
-const DELAY_MAX: Duration = Duration::from_secs(5);
+/// Between tries: a plugin that is ready soon is used soon. Nomad waits 5 s between all.
+const BACKOFF: Backoff =
+    Backoff { base: Duration::from_millis(100), factor: 2, max: Duration::from_secs(5), jitter_percent: 0 };
 
 /// Between descriptions of a plugin that was ready once, as in Nomad.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -71,18 +70,18 @@ async fn first(
 ) -> Result<PluginHealth, OverdueError> {
     let deadline = Instant::now() + limit;
     let mut why = "no response".to_owned();
-    let mut delay = FIRST_DELAY;
+    let mut attempt = 0;
     loop {
+        attempt += 1;
         match timeout_at(deadline, describe()).await {
             Ok(Ok(description)) => return Ok(PluginHealth::Healthy(Box::new(description))),
             Ok(Err(error)) => why = error.to_string(),
-            // The last reason says more.
+            // `why` is from the last call that ended, which is more precise.
             Err(_) => return Err(OverdueError { limit, why }),
         }
-        if timeout_at(deadline, sleep(delay)).await.is_err() {
+        if timeout_at(deadline, sleep(BACKOFF.delay(attempt, 0))).await.is_err() {
             return Err(OverdueError { limit, why });
         }
-        delay = (delay * 2).min(DELAY_MAX);
     }
 }
 
@@ -106,6 +105,10 @@ mod tests {
             features: BTreeSet::from([NodeFeature::Stage]),
         };
         Ok(PluginDescription { info, features: BTreeSet::new(), node: Some(node), controller: None })
+    }
+
+    fn starting() -> DescribeResult {
+        Err(UnusableError::Starting { plugin: "p".to_owned() })
     }
 
     /// Supervises a plugin that is described by `at` (seconds) for `length`. Returns the reports with their seconds.
@@ -132,13 +135,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_changes_are_reported() {
         let (reports, ended) = watch(30, 200, |second| match second {
-            0.0..1.0 => Err(UnusableError::Starting),
+            0.0..1.0 => starting(),
             1.0..100.0 => plugin("n1"),
-            100.0..160.0 => Err(UnusableError::Starting),
+            100.0..160.0 => starting(),
             _ => plugin("n2"),
         })
         .await;
-        let starting = "use the CSI plugin: it reports that it is not initialized yet";
+        let starting = "use the CSI plugin `p`: it reports that it is not initialized yet";
         // 0.1 + 0.2 + 0.4 + 0.8 s, then every 30 s.
         let expected = [(1.5, "n1"), (121.5, starting), (181.5, "n2")];
         let reports: Vec<_> =
@@ -149,12 +152,12 @@ mod tests {
     /// FLAW of Nomad before 1.8.11: such a plugin stayed broken. Here the caller gets the reason, for the restart policy.
     #[tokio::test(start_paused = true)]
     async fn a_plugin_that_is_never_ready_ends_with_the_reason() {
-        let (reports, ended) = watch(30, 3600, |_| Err(UnusableError::Starting)).await;
+        let (reports, ended) = watch(30, 3600, |_| starting()).await;
         assert_eq!(reports, []);
         assert_eq!(
             ended.map(|error| error.to_string()).as_deref(),
             Some(
-                "start the CSI plugin: it was not ready within 30 s: use the CSI plugin: it reports that it is not \
+                "start the CSI plugin: it was not ready within 30 s: use the CSI plugin `p`: it reports that it is not \
                  initialized yet"
             )
         );

@@ -133,6 +133,7 @@ impl Builtin {
             removed: Notify::new(),
             networks,
             connected: Notify::new(),
+            limited: Notify::new(),
             recording: std::array::from_fn(|_| Mutex::default()),
             network_turn: Mutex::default(),
         });
@@ -194,6 +195,9 @@ impl Builtin {
                 record.changes_bytes_max = storage_options::of_options(request.storage_options())?;
                 let written = shared.dirs.write(&own, &record);
                 written.map_err(|error| DriverError::retry(format!("record {own}: {error}")))?;
+                if record.changes_bytes_max.is_some() {
+                    shared.limited.notify_one();
+                }
                 let failed = |error| DriverError::retry(in_full(&error));
                 // Most containers have an image that another one of this agent has.
                 if shared.store.is_claimed(&shared.instance, &found.id).map_err(failed)? {
@@ -271,8 +275,7 @@ impl Builtin {
 /// Why each start of a task would be refused. Values with variables are known at the start.
 pub(crate) fn refusal(task: &Task) -> Option<String> {
     let config = config::read(DOCKER, &task.config).ok()?;
-    let is_known = |refused: &FieldError| !refused.to_string().contains("${");
-    refuse::refusals(&config).into_iter().find(is_known).map(|refused| refused.to_string())
+    refuse::refusals(&config).iter().find(|refused| refused.is_of_text()).map(FieldError::to_string)
 }
 
 /// The images of the store, each with the tasks that use it.

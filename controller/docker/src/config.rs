@@ -58,6 +58,11 @@ pub(crate) struct FieldError {
 }
 
 impl FieldError {
+    /// Whether the value is known before the start: it has no variables. The reason quotes it.
+    pub(crate) fn is_of_text(&self) -> bool {
+        !self.to_string().contains("${")
+    }
+
     pub(crate) fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self { field: field.into(), why: why.into() }
     }

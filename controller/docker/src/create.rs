@@ -117,8 +117,7 @@ pub(crate) fn denial(config: &ContainerConfig, policy: &Policy) -> Option<String
     let docker = &config.docker;
     let mut found = security::denials(docker, policy);
     found.extend(mounts::denials(docker, policy));
-    // Values with variables are known at the start.
-    found.iter().map(FieldError::to_string).find(|why| !why.contains("${"))
+    found.iter().find(|denied| denied.is_of_text()).map(FieldError::to_string)
 }
 
 /// Keys that have no effect, each with a message.

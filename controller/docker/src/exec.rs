@@ -31,7 +31,7 @@ const PIECES_MAX: usize = 16;
 /// little later, and a command may close its output and run on.
 const EXIT_PAUSE: Duration = Duration::from_millis(20);
 const EXIT_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How many failed answers end the wait. One alone says nothing of the command.
+/// The number of failed inspections after which the wait ends. A single failure does not mean that the command has failed.
 const EXIT_TRIES: u32 = 5;
 /// How often a command without a session is inspected until its process is known: for 30 s. A command that was just created has none.
 const KILL_TRIES: u32 = 600;

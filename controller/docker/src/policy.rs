@@ -9,6 +9,7 @@ use herdlet_api_types::{
     manifest::{Span, driver::Pairs},
 };
 use herdlet_images::{
+    credentials::Sources,
     registries::{Registries, RegistrySettings},
     registry::Transport,
 };
@@ -146,6 +147,11 @@ impl Policy {
 }
 
 impl Policy {
+    /// Where credentials of registries are, besides those in a task's `auth`.
+    pub(crate) fn credential_sources(&self) -> Sources<'_> {
+        Sources { file: self.auth_config.as_deref(), helper: self.auth_helper.as_deref() }
+    }
+
     /// Whether tasks may join the network of a container that is not of their allocation.
     pub(crate) fn may_join_network(&self, name: &str) -> bool {
         let is_it = |mode: &String| mode == "container" || mode.strip_prefix("container:") == Some(name);

@@ -171,12 +171,17 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether a task may use it in all ways, for drivers that can't limit them.
+    /// Whether these permissions allow reading and writing.
+    pub fn allows_all(permissions: &str) -> bool {
+        permissions.contains('r') && permissions.contains('w')
+    }
+
+    /// Requires that a task may use it in all ways, for drivers that can't limit them.
     ///
     /// # Errors
     /// It may only be read, or only be written to.
-    pub fn has_all_rights(&self) -> DriverResult<()> {
-        if self.permissions.contains('r') && self.permissions.contains('w') {
+    pub fn require_all_rights(&self) -> DriverResult<()> {
+        if Self::allows_all(&self.permissions) {
             return Ok(());
         }
         Err(DriverError::fatal(format!(

@@ -5,11 +5,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{ErrorKind, Read as _},
     path::{Path, PathBuf},
 };
 
+use herdlet_base::{error::in_full, ownership, regular::open_regular};
+use herdlet_runtime::off_thread;
 use reqwest::Url;
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     registry::{Endpoint, RegistryError, Transport},
 };
 
-/// Where other engines look for authorities of a registry, by its name.
+/// Directories in which other engines keep the authorities of a registry, by its name.
 const CERTIFICATE_DIRS: [&str; 2] = ["/etc/docker/certs.d", "/etc/containers/certs.d"];
 /// The file there.
 const AUTHORITIES_NAME: &str = "ca.crt";
@@ -73,50 +74,77 @@ impl Registries {
             let url = address(mirror).map_err(|_| RegistryError::Endpoint { url: mirror.clone() })?;
             let registry = host_of(&url);
             let at_mirror = Reference { registry: registry.clone(), ..image.clone() };
-            // Without credentials it may refuse the image; the registry itself is left then.
-            let credentials = sources.find(&at_mirror).await.unwrap_or_default();
-            endpoints.push(Endpoint { url, credentials, authorities: self.authorities(&registry)? });
+            // The registry itself remains if the mirror can't be used.
+            let credentials = sources.find(&at_mirror).await.unwrap_or_else(|error| {
+                tracing::warn!(mirror, %error, "the mirror is used without credentials");
+                None
+            });
+            match self.authorities(&registry).await {
+                Ok(authorities) => endpoints.push(Endpoint { url, credentials, authorities }),
+                Err(error) => tracing::warn!(mirror, %error, "the mirror is not used"),
+            }
         }
         let transport = settings.map_or(Transport::Secure, |settings| settings.transport);
-        let authorities = self.authorities(&image.registry)?;
+        let authorities = self.authorities(&image.registry).await?;
         let own = Endpoint::of_registry(&image.registry, own, transport)?;
         endpoints.extend(own.into_iter().map(|host| Endpoint { authorities: authorities.clone(), ..host }));
         Ok(endpoints)
     }
 
     /// The authorities of a registry: those of its settings, otherwise those that it has for other engines.
-    fn authorities(&self, registry: &str) -> Result<Option<Vec<u8>>, RegistryError> {
-        let failed = |path: &Path, error: std::io::Error| RegistryError::Authorities {
+    async fn authorities(&self, registry: &str) -> Result<Option<Vec<u8>>, RegistryError> {
+        let failed = |path: &Path, why: String| RegistryError::Authorities {
             host: registry.to_owned(),
             path: path.to_owned(),
-            why: error.to_string(),
+            why,
         };
         if let Some(path) = self.known.get(registry).and_then(|settings| settings.ca.as_deref()) {
-            return read(path).map(Some).map_err(|error| failed(path, error));
+            let found = read(path).await.map_err(|why| failed(path, why))?;
+            return found.map(Some).ok_or_else(|| failed(path, "it does not exist".to_owned()));
         }
         // A name of dots alone would be another directory.
         let is_name = registry.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[');
         for dir in self.certificate_dirs.iter().filter(|_| is_name) {
             let path = dir.join(registry).join(AUTHORITIES_NAME);
-            match read(&path) {
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                read => return read.map(Some).map_err(|error| failed(&path, error)),
+            if let Some(found) = read(&path).await.map_err(|why| failed(&path, why))? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+/// Reads a file of authorities; none if there is none. Who can change it decides which server gets the credentials.
+async fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let path = path.to_owned();
+    let read = off_thread(move || read_blocking(&path)).await;
+    read.map_err(|error| error.to_string())?
+}
+
+fn read_blocking(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    ownership::check_if_there(path).map_err(|error| in_full(&error))?;
+    let file = match open_regular(path) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Err("it is not a regular file".to_owned()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.to_string()),
+    };
     let mut bytes = Vec::new();
-    File::open(path)?.take(AUTHORITIES_LEN_MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let read = file.take(AUTHORITIES_LEN_MAX + 1).read_to_end(&mut bytes);
+    let read = read.map_err(|error| error.to_string())? as u64;
+    if read > AUTHORITIES_LEN_MAX {
+        return Err(format!("it has more than {AUTHORITIES_LEN_MAX} bytes"));
+    }
+    Ok(Some(bytes))
 }
 
 /// The address of a mirror.
 fn address(text: &str) -> Result<Url, String> {
-    let expected =
-        || format!("expected http:// or https:// and a host, with a port if needed, found {text:?}");
+    // A wrong address may have a password, too.
+    let found = if text.contains('@') { String::new() } else { format!(", found {text:?}") };
+    let expected = || format!("expected http:// or https:// and a host, with a port if needed{found}");
     let url = Url::parse(text).map_err(|_| expected())?;
     let is_plain = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     let has_user = !url.username().is_empty() || url.password().is_some();
@@ -194,6 +222,13 @@ mod tests {
         let found = of("other.test:5000").await.unwrap();
         assert_eq!(found[0].authorities.as_deref(), Some(&b"other"[..]));
         assert!(of("plain.test").await.unwrap()[0].authorities.is_none());
+        for (mode, bytes, why) in [(0o666, 3, "own.pem"), (0o600, 1 << 21, "more than 1048576 bytes")] {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::write(&own, vec![b'x'; bytes]).unwrap();
+            std::fs::set_permissions(&own, std::fs::Permissions::from_mode(mode)).unwrap();
+            let refused = of("own.test").await.unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
         std::fs::remove_file(&own).unwrap();
         let missing = of("own.test").await.unwrap_err().to_string();
         assert!(missing.contains("own.test") && missing.contains("own.pem"), "{missing}");
@@ -201,8 +236,14 @@ mod tests {
 
     #[test]
     fn an_address_that_is_no_host_is_refused_by_its_key() {
-        for wrong in ["mirror.test", "ftp://mirror.test", "https://mirror.test/v2", "https://u:p@mirror.test"]
-        {
+        for wrong in [
+            "mirror.test",
+            "ftp://mirror.test",
+            "https://mirror.test/v2",
+            "https://u:p@mirror.test",
+            "https://u:p@mirror.test:99999",
+            "u:p@mirror.test",
+        ] {
             let refused =
                 Registries::new([("docker.io".to_owned(), settings(&["https://a.test", wrong]))].into());
             let why = refused.unwrap_err();

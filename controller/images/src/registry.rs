@@ -102,6 +102,15 @@ pub struct RemoteImage {
 pub struct Repository {
     image: Reference,
     hosts: Vec<Host>,
+    /// The last host that can't be used.
+    unusable: Option<UnusableHost>,
+}
+
+/// A host without a client, for instance with TLS on a machine without certificates.
+#[derive(Debug)]
+struct UnusableHost {
+    name: Arc<str>,
+    why: String,
 }
 
 /// A document as its host sent it.
@@ -146,16 +155,20 @@ impl Repository {
     /// # Errors
     /// If no host can be used.
     pub fn new(image: &Reference, endpoints: Vec<Endpoint>, pace: Pace) -> Result<Self, RegistryError> {
-        let (mut hosts, mut refused) = (Vec::new(), None);
+        let (mut hosts, mut unusable) = (Vec::new(), None);
         for endpoint in endpoints {
             match Host::new(endpoint, &image.repository, pace) {
                 Ok(host) => hosts.push(host),
                 // Another one may have the image.
-                Err(error) => refused = Some(error),
+                Err(RegistryError::Client { host, why }) => {
+                    tracing::warn!(host, why, "a host of images can't be used");
+                    unusable = Some(UnusableHost { name: host.into(), why });
+                }
+                Err(error) => return Err(error),
             }
         }
-        if let Some(refused) = refused.filter(|_| hosts.is_empty()) {
-            return Err(refused);
+        if let Some(host) = unusable.as_ref().filter(|_| hosts.is_empty()) {
+            return Err(host.error());
         }
         let names: Vec<Arc<str>> = hosts.iter().map(|host| Arc::clone(host.name())).collect();
         for (host, next) in hosts.iter_mut().zip(names.iter().skip(1)) {
@@ -165,7 +178,7 @@ impl Repository {
                 host.pace.tries = 1;
             }
         }
-        Ok(Self { image: image.clone(), hosts })
+        Ok(Self { image: image.clone(), hosts, unusable })
     }
 
     /// Finds the image for a machine.
@@ -204,7 +217,7 @@ impl Repository {
         cancelled: &CancellationToken,
     ) -> Result<(), RegistryError> {
         let mut partial = Partial::open(file, content, progress.clone(), cancelled.clone()).await?;
-        let mut failures = Failures::default();
+        let mut failures = Failures::begin(self.unusable.as_ref());
         for host in self.hosts() {
             if !failures.allow(host) {
                 continue;
@@ -241,7 +254,7 @@ impl Repository {
         bytes_max: u64,
         read: impl Fn(&Host, Answer) -> Result<T, RegistryError>,
     ) -> Result<T, RegistryError> {
-        let mut failures = Failures::default();
+        let mut failures = Failures::begin(self.unusable.as_ref());
         for host in self.hosts() {
             if !failures.allow(host) {
                 continue;
@@ -263,7 +276,6 @@ impl Repository {
 }
 
 /// Why the hosts before the next one did not give what was asked for.
-#[derive(Default)]
 struct Failures(Option<Failure>);
 
 struct Failure {
@@ -272,7 +284,22 @@ struct Failure {
     is_unreachable: bool,
 }
 
+impl UnusableHost {
+    fn error(&self) -> RegistryError {
+        RegistryError::Client { host: (*self.name).to_owned(), why: self.why.clone() }
+    }
+}
+
 impl Failures {
+    /// Before the first request.
+    fn begin(unusable: Option<&UnusableHost>) -> Self {
+        Self(unusable.map(|unusable| Failure {
+            host: Arc::clone(&unusable.name),
+            error: unusable.error(),
+            is_unreachable: true,
+        }))
+    }
+
     /// Whether a host may have another answer. The same one without TLS only has if there is none with TLS.
     fn allow(&self, host: &Host) -> bool {
         self.0.as_ref().is_none_or(|before| before.host != *host.name() || before.is_unreachable)
@@ -286,7 +313,7 @@ impl Failures {
         match &self.0 {
             // A second failure to connect, without TLS, would hide the reason of the first, and so would the answer of a server
             // that expects TLS.
-            Some(before) if before.host == *host.name() && (is_unreachable || error.is_bad_request()) => {}
+            Some(before) if before.host == *host.name() && (is_unreachable || error.is_protocol()) => {}
             Some(_) | None => self.0 = Some(Failure { host: Arc::clone(host.name()), error, is_unreachable }),
         }
     }

@@ -56,6 +56,9 @@ impl ConsulData {
         if !namespace.is_empty() && given.iter().all(|(name, _)| *name != "ns") {
             given.push(("ns", namespace.clone()));
         }
+        if !request.partition.is_empty() && given.iter().all(|(name, _)| *name != "partition") {
+            given.push(("partition", request.partition.clone()));
+        }
         let within = match request.newer {
             Newer::Now => WITHIN,
             Newer::Than { block, .. } if !query.blocks() => {
@@ -131,3 +134,6 @@ fn meaning(error: DataError) -> RegionError {
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,8 +22,9 @@ pub enum Origin {
     Agent,
     /// The cluster's servers, in this namespace.
     Servers { namespace: String },
-    /// A Consul, by its name in the agent's config, in this namespace; empty for that of the config.
-    Consul { cluster: String, namespace: String },
+    /// A Consul, by its name in the agent's config, in this namespace, empty for that of the config, and this partition, empty for that
+    /// of Consul's agent.
+    Consul { cluster: String, namespace: String, partition: String },
 }
 
 impl Data {
@@ -48,8 +49,8 @@ impl Data {
             }
             Query::NomadServices { .. } => reader.namespace.clone(),
             Query::Consul { .. } => {
-                let ConsulRights { cluster, namespace, .. } = reader.consul.clone();
-                return Self { origin: Origin::Consul { cluster, namespace }, query };
+                let ConsulRights { cluster, namespace, partition, .. } = reader.consul.clone();
+                return Self { origin: Origin::Consul { cluster, namespace, partition }, query };
             }
             Query::Env { .. } | Query::File { .. } | Query::Addresses | Query::Vault { .. } => {
                 return Self { origin: Origin::Agent, query };

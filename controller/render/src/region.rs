@@ -25,6 +25,8 @@ pub struct RegionRequest {
     pub query: Query,
     /// The namespace of the data.
     pub namespace: String,
+    /// The partition of the data in Consul; empty for that of Consul's agent.
+    pub partition: String,
     pub token: AccessToken,
     pub newer: Newer,
 }

@@ -363,11 +363,12 @@ fn has_content(answer: &Answer) -> bool {
 }
 
 fn request(data: &Data, token: &AccessToken, newer: Newer) -> RegionRequest {
-    let namespace = match &data.origin {
-        Origin::Servers { namespace } | Origin::Consul { namespace, .. } => namespace.clone(),
-        Origin::Agent => String::new(),
+    let (namespace, partition) = match &data.origin {
+        Origin::Servers { namespace } => (namespace.clone(), String::new()),
+        Origin::Consul { namespace, partition, .. } => (namespace.clone(), partition.clone()),
+        Origin::Agent => (String::new(), String::new()),
     };
-    RegionRequest { query: data.query.clone(), namespace, token: token.clone(), newer }
+    RegionRequest { query: data.query.clone(), namespace, partition, token: token.clone(), newer }
 }
 
 /// Identifies the content of an answer. A list of variables has only those that the token may list, so that tasks see

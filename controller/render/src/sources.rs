@@ -45,6 +45,8 @@ pub struct ConsulRights {
     pub cluster: String,
     /// The namespace; that of the config if empty.
     pub namespace: String,
+    /// The partition; that of Consul's agent if empty.
+    pub partition: String,
     /// The task's token; the agent's own if empty.
     pub token: AccessToken,
 }

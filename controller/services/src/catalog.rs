@@ -4,7 +4,7 @@
 //! inspection. Registrations are independent: a refused one delays no other. Results of Consul's checks, and external
 //! changes, are reported as [`CatalogEvent`]s. This module does not know when services are wanted.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
     AllocId,
@@ -113,19 +113,25 @@ impl Catalogs {
         self.consul.ask_for(owner, consul.len()).await
     }
 
-    /// Makes the catalogues hold exactly these registrations for `owner`.
+    /// Makes the catalogues hold exactly these registrations for `owner`. Those in Consul whose ids are in `untouched` stay as they
+    /// are, registered or not.
     ///
     /// # Errors
     ///
     /// Lists the registrations that failed; the others succeeded.
-    pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+    pub async fn up(
+        &self,
+        owner: &ServiceOwner,
+        wanted: &[Registration],
+        untouched: &BTreeSet<String>,
+    ) -> Result<(), CatalogError> {
         let (built_in, consul) = split(wanted);
         self.built_in.up(owner, built_in);
         if consul.is_empty() && !self.consul.holds(owner) {
             self.consul.stop_waiting_for(owner);
             return Ok(());
         }
-        self.consul.up(owner, &consul).await
+        self.consul.up_except(owner, &consul, untouched).await
     }
 
     /// Removes all registrations of `owner` and verifies that they are gone. Succeeds if there are none.

@@ -108,7 +108,7 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Why no task or service can log in, although the config says that they should.
+/// Returns why no task or service can log in although the config requires it.
 async fn login_trouble(config: &Config, resolved: &ConsulConfig) -> Option<String> {
     let logins = config.consul.logins();
     logins.tasks.identity.or(logins.services.identity)?;

@@ -5,6 +5,7 @@ use std::{
     rc::Rc,
 };
 
+use foldhash::quality::RandomState;
 use indexmap::{IndexMap, map::Entry};
 
 use crate::{
@@ -35,7 +36,7 @@ pub(crate) struct Context<'r> {
     /// The values of `scratch`.
     scratch: Option<Rc<Map>>,
     /// In the order of the queries. Each answer is the same during the whole render.
-    answers: IndexMap<Query, Answer>,
+    answers: IndexMap<Query, Answer, RandomState>,
     missing: BTreeSet<QueryId>,
     /// Compiled regular expressions by their text.
     regexes: BTreeMap<String, Expression>,
@@ -47,6 +48,9 @@ pub(crate) struct QueryId(usize);
 
 /// Approximate size of a value in memory.
 pub(crate) const VALUE_BYTES: usize = 32;
+
+/// Queries of a large template. More are possible.
+const QUERIES: usize = 28;
 
 /// Compiled regular expressions that a render keeps. Each takes a few times [`Limits::regex_bytes`] with its caches.
 const REGEXES_MAX: usize = 32;
@@ -60,7 +64,7 @@ impl<'r> Context<'r> {
             value_bytes: 0,
             maps: Vec::new(),
             scratch: None,
-            answers: IndexMap::new(),
+            answers: IndexMap::with_capacity_and_hasher(QUERIES, RandomState::default()),
             missing: BTreeSet::new(),
             regexes: BTreeMap::new(),
         }

@@ -350,10 +350,7 @@ impl Agent {
         found.sort_by_key(|alloc| {
             (alloc.desired() == "run", alloc.0["CreateIndex"].as_u64(), alloc.0["ModifyIndex"].as_u64())
         });
-        let id = found.pop()?.id();
-        // The list may be truncated; the single allocation is complete.
-        let answer = http::get(&self.peer(), &format!("/v1/allocation/{id}"))?;
-        (answer.status == 200).then(|| Alloc(answer.json()))
+        shown::alloc(&self.peer(), &found.pop()?.id())
     }
 
     /// Waits until an allocation satisfies `probe`.

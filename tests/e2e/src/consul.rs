@@ -171,6 +171,15 @@ impl Consul {
         (answer.status == 200).then(|| answer.json()["AccessorID"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Returns the token with an accessor.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub fn secret(&self, accessor: &str) -> String {
+        let answer = self.get(&format!("/v1/acl/token/{accessor}")).expect("a response of Consul");
+        answer.json()["SecretID"].as_str().expect("its secret").to_owned()
+    }
+
     /// Revokes a token.
     ///
     /// # Panics

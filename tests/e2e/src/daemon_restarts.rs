@@ -21,7 +21,7 @@ use crate::{
     agent::Agent,
     engine::{Engine, IMAGE},
     random::Rng,
-    shown::Alloc,
+    shown::{self, Alloc},
     wait,
 };
 
@@ -30,6 +30,9 @@ const ENDED: i64 = 7;
 const ASKED: i64 = 9;
 /// The code of a killed container.
 const KILLED: i64 = 137;
+
+/// One that runs on, one that ends by itself, and one whose job changes.
+pub const CONTAINERS_MIN: usize = 3;
 
 /// Whether containers outlive their daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,7 @@ impl LiveRestore {
 #[derive(Debug, Clone, Copy)]
 pub struct Campaign {
     pub restarts: u64,
-    /// At least three: tasks that run on, that end by themselves, and one whose job changes.
+    /// At least [`CONTAINERS_MIN`].
     pub containers: usize,
     pub live_restore: LiveRestore,
     pub seed: u64,
@@ -190,9 +193,10 @@ impl Life<'_> {
         ids.collect()
     }
 
+    /// All allocations, those that were replaced, too.
     fn allocs(&self) -> Vec<Alloc> {
-        let names: BTreeSet<String> = self.agent.allocs().iter().map(Alloc::name).collect();
-        names.into_iter().filter_map(|name| self.agent.alloc(&name)).collect()
+        let peer = self.agent.peer();
+        self.agent.allocs().iter().filter_map(|alloc| shown::alloc(&peer, &alloc.id())).collect()
     }
 
     /// Counts exits that were not seen before.
@@ -208,7 +212,7 @@ impl Life<'_> {
                 let is_unknown = event.to_string().contains("its exit is unknown");
                 let name = if is_unknown { "unknown".to_owned() } else { code.to_string() };
                 *self.outcome.exits.entry(name).or_default() += 1;
-                if !is_unknown && ![ENDED, ASKED, KILLED].contains(&code) {
+                if !is_unknown && !is_expected(&alloc.job(), code) {
                     self.note(&format!("{} ended with {code}: {event}", alloc.name()));
                 }
             }
@@ -270,16 +274,8 @@ impl Life<'_> {
 
     /// Notes tasks that have run more often than they have attempts.
     fn note_runs(&mut self) {
-        let runs: BTreeMap<String, String> = self
-            .folders()
-            .into_iter()
-            .map(|(alloc, folder)| {
-                let text = fs::read_to_string(folder.join("runs")).unwrap_or_default();
-                (alloc, text)
-            })
-            .collect();
-        let count = |runs: &String| runs.lines().count() as u64;
-        self.outcome.runs = runs.values().map(count).sum();
+        let runs = self.runs();
+        self.outcome.runs = runs.values().map(|runs| count(runs)).sum();
         // After the files: an attempt may begin meanwhile.
         for alloc in self.allocs() {
             let Some(runs) = runs.get(&alloc.id()) else { continue };
@@ -291,18 +287,31 @@ impl Life<'_> {
         }
     }
 
+    /// What the runs of each allocation have noted, a line each.
+    fn runs(&self) -> BTreeMap<String, String> {
+        let read = |(alloc, folder): (String, PathBuf)| {
+            (alloc, fs::read_to_string(folder.join("runs")).unwrap_or_default())
+        };
+        self.folders().into_iter().map(read).collect()
+    }
+
     fn note_output(&mut self) {
         let steady = self.allocs().into_iter().filter(|alloc| alloc.job() == "steady");
-        for alloc in steady.collect::<Vec<_>>() {
+        for alloc in steady.filter(|alloc| alloc.state("t") == "running").collect::<Vec<_>>() {
             let container = self.engine.container(&alloc.id(), "t");
-            let stored = output::stored(Path::new(container["LogPath"].as_str().unwrap_or_default()));
+            let path = Path::new(container["LogPath"].as_str().unwrap_or_default());
+            let stored = wait::until("the daemon has stored lines of the container", || {
+                Some(output::stored(path)).filter(|lines| !lines.is_empty())
+            });
             let log = self.agent.until_logged(&alloc.id(), "t", "stdout", |log| {
                 log.ends_with('\n') && output::newest_run(log).len() >= stored.len()
             });
             if !output::newest_run(&log).iter().zip(&stored).all(|(copied, stored)| copied == stored) {
                 self.note(&format!("the log of {} is not what the daemon has stored", alloc.name()));
             }
-            match output::judge(&log) {
+            // After the log: a run may begin meanwhile.
+            let runs = self.runs().get(&alloc.id()).map_or(0, |runs| count(runs));
+            match output::judge(&log, runs) {
                 Ok(Lines { numbers, gaps, marks }) => {
                     self.outcome.numbers += numbers;
                     self.outcome.gaps += gaps;
@@ -315,6 +324,18 @@ impl Life<'_> {
 
     fn note(&mut self, broken: &str) {
         self.outcome.broken.push(format!("after restart {}: {broken}", self.outcome.restarts));
+    }
+}
+
+fn count(runs: &str) -> u64 {
+    runs.lines().count() as u64
+}
+
+/// Whether a task of the job may end with this code.
+fn is_expected(job: &str, code: i64) -> bool {
+    match code {
+        ENDED => job == "brief",
+        _ => [ASKED, KILLED].contains(&code),
     }
 }
 
@@ -335,4 +356,17 @@ fn job(name: &str, count: usize, release: u64) -> String {
         "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  type: service\n  groups:\n    - name: g\n      count: {count}\n      restart: {{attempts: 100000, interval: 24h, delay: 50ms, mode: delay}}\n      tasks:\n        - name: t\n          driver: docker\n          kill_timeout: 5s\n          config: {{image: \"{IMAGE}\", command: sh, args: [-c, {}], network_mode: none}}\n",
         json!(script)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_run_on_do_not_end_by_themselves() {
+        for (job, codes) in [("brief", &[7, 9, 137][..]), ("steady", &[9, 137]), ("changing", &[9, 137])] {
+            let expected: Vec<i64> = (-1..=255).filter(|code| is_expected(job, *code)).collect();
+            assert_eq!(expected, codes, "{job}");
+        }
+    }
 }

@@ -55,8 +55,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that are daemons.
-    pub const ALL: [Self; 2] = [Self::Docker, Self::Podman];
+    /// Those with an API.
+    pub const DAEMONS: [Self; 2] = [Self::Docker, Self::Podman];
 
     pub const fn name(self) -> &'static str {
         match self {

@@ -14,6 +14,12 @@ pub fn allocs(peer: &Peer) -> Vec<Alloc> {
     list.and_then(|list| list.as_array().cloned()).unwrap_or_default().into_iter().map(Alloc).collect()
 }
 
+/// Returns an allocation with all that lists leave out.
+pub fn alloc(peer: &Peer, id: &str) -> Option<Alloc> {
+    let answer = http::get(peer, &format!("/v1/allocation/{id}"))?;
+    (answer.status == 200).then(|| Alloc(answer.json()))
+}
+
 /// The JSON of an allocation.
 #[derive(Debug, Clone)]
 pub struct Alloc(pub Value);

@@ -86,17 +86,16 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -
     }
 }
 
-/// The Consul of a task: of its block, or of the identity that it logs in with.
+/// The Consul of a task: of its block, or the default one if the task has an identity to log in there. An identity for another one
+/// is only for the task's own use.
 fn to_consul(spec: &TaskSpec, of_group: Option<&Consul>) -> Option<ConsulAccess> {
-    let of_identity = || {
-        let names = spec.identities.iter().flatten().filter_map(|identity| identity.name.as_deref());
-        let mut clusters = names.filter_map(|name| name.strip_prefix(ConsulAccess::IDENTITY_PREFIX));
-        clusters.next().map(ConsulAccess::of_cluster)
-    };
-    // Servers write a group's block with nothing but defaults into each job.
     let default = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+    let name = default.identity_name();
+    let logs_in =
+        spec.identities.iter().flatten().any(|identity| identity.name.as_deref() == Some(name.as_str()));
+    // Servers write a group's block with nothing but defaults into each job.
     let of_group = of_group.map(Consul::to_access).filter(|access| *access != default);
-    spec.consul.as_ref().map(Consul::to_access).or(of_group).or_else(of_identity)
+    spec.consul.as_ref().map(Consul::to_access).or(of_group).or_else(|| logs_in.then_some(default))
 }
 
 /// The ports of a task. As in Nomad, the task listens on the host port.

@@ -1,7 +1,8 @@
-//! Tokens of Consul that nobody uses any more, and that are owed a log-out.
+//! Tokens of Consul that are no longer used and must be logged out.
 //!
-//! In: tokens of tasks that have ended, of services that are deregistered. Out: requests, repeated until Consul answers. Each token is
-//! stored until its log-out is confirmed, so that no crash and no outage leaves it valid. The directory is in memory, as the tokens.
+//! In: tokens of tasks that have ended, of services that are deregistered, of log-ins whose token could not be kept. Out: requests,
+//! repeated until Consul answers. Each token is stored until its log-out is confirmed, so that no crash of the agent and no outage leaves
+//! it valid. The store is in the runtime directory, as the tokens of services are: a reboot loses it.
 
 use std::{ffi::OsString, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use super::Consuls;
+use super::{ConsulCluster, Consuls};
 use crate::{
     held_token::HeldToken,
+    runtime_file,
     token_audit::{TokenAudit, TokenHolder},
 };
 
@@ -24,26 +26,35 @@ use crate::{
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
 
-/// The tokens that are owed a log-out. Its methods block, except [`OwedTokens::follow`].
+/// Tokens that must be logged out.
 pub struct OwedTokens {
     dir: PathBuf,
     changed: Notify,
 }
 
-/// Whose token it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LastHolder {
-    Task(String),
-    Service(String),
+/// A token of a holder. Has no `Debug`: it is a secret.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct OwedToken {
+    pub alloc: AllocId,
+    pub holder: TokenHolder,
+    pub held: HeldToken,
 }
 
-/// A stored token. Has no `Debug`: it is a secret.
-#[derive(Serialize, Deserialize)]
-struct OwedToken {
-    alloc: AllocId,
-    holder: LastHolder,
-    held: HeldToken,
+/// A new token that is owed a log-out until its holder takes it: the log-in may have been dropped meanwhile.
+pub struct IssuedToken {
+    token: OwedToken,
+    owed: Arc<OwedTokens>,
+    is_taken: bool,
+}
+
+/// The result of logging one token out.
+enum Attempt {
+    /// It is gone.
+    Done,
+    /// It must be tried again.
+    Failed,
+    /// Consul does not answer: requests for the others would only wait too.
+    Unreachable,
 }
 
 impl OwedTokens {
@@ -51,17 +62,20 @@ impl OwedTokens {
         Self { dir, changed: Notify::new() }
     }
 
-    /// Stores a token, which is then logged out. Storing it again changes nothing.
+    /// Stores a token and its replacement, if it has one, which are then logged out. Storing them again changes nothing. Blocks.
     ///
     /// # Errors
-    /// If it can't be stored: the caller must keep it.
-    pub fn add(&self, alloc: AllocId, holder: LastHolder, held: HeldToken) -> io::Result<()> {
-        let path = self.dir.join(format!("{:016x}", held.id));
-        let bytes = Zeroizing::new(serde_json::to_vec(&OwedToken { alloc, holder, held })?);
-        durable::make_dir(&self.dir)?;
-        durable::write(&path, &bytes)?;
+    /// If one can't be stored. The caller must keep both; its replacement may be stored, and is then logged out.
+    pub fn add(&self, token: OwedToken) -> io::Result<()> {
+        let OwedToken { alloc, holder, mut held } = token;
+        if let Some(next) = held.next.take() {
+            self.add(OwedToken { alloc, holder: holder.clone(), held: *next })?;
+        }
+        let token = OwedToken { alloc, holder, held };
+        let bytes = Zeroizing::new(serde_json::to_vec(&token)?);
+        let written = runtime_file::write(&self.dir.join(token.name()), &bytes);
         self.changed.notify_one();
-        Ok(())
+        written
     }
 
     /// Logs out until the agent ends.
@@ -76,9 +90,17 @@ impl OwedTokens {
                 if self.log_out_all(&consuls).await {
                     break;
                 }
-                tokio::time::sleep(pause).await;
+                self.rest(pause).await;
             }
             self.changed.notified().await;
+        }
+    }
+
+    /// Waits until the pause is over, or there is another token: Consul may answer again.
+    async fn rest(&self, pause: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = self.changed.notified() => {}
         }
     }
 
@@ -88,40 +110,41 @@ impl OwedTokens {
         let Ok(Ok(names)) = off_thread(move || store.names()).await else { return false };
         let mut is_done = true;
         for name in names {
-            is_done &= self.log_out(consuls, name).await;
+            match self.log_out(consuls, name).await {
+                Attempt::Done => {}
+                Attempt::Failed => is_done = false,
+                Attempt::Unreachable => return false,
+            }
         }
         is_done
     }
 
-    /// Logs one token out. Returns whether it is gone.
-    async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> bool {
+    async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> Attempt {
         let (store, file) = (Arc::clone(self), name.clone());
-        let Ok(found) = off_thread(move || store.read(&file)).await else { return false };
-        if let Some(OwedToken { alloc, holder, held }) = found {
-            let result = match consuls.cluster(&held.place.cluster) {
-                Some(cluster) => cluster.reader.log_out(held.reveal()).await,
-                // Nothing can be done about it; it may expire.
-                None => Ok(()),
-            };
-            let failure = result.as_ref().err().filter(|error| !matches!(error, AclError::NotFound { .. }));
-            if failure.is_some_and(AclError::is_of_server) {
-                return false;
+        let found = match off_thread(move || store.read(&file)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, ?name, "failed to read a token of Consul that must be logged out; retrying");
+                return Attempt::Failed;
             }
-            let audit = TokenAudit {
-                system: "Consul",
-                alloc,
-                holder: match &holder {
-                    LastHolder::Task(name) => TokenHolder::Task(name),
-                    LastHolder::Service(name) => TokenHolder::Service(name),
+            Err(_) => return Attempt::Failed,
+        };
+        if let Some(token) = found {
+            match consuls.cluster(&token.held.place.cluster) {
+                Some(cluster) => match token.log_out(cluster).await {
+                    Err(AclError::Unreachable { .. }) => return Attempt::Unreachable,
+                    Err(error) if !error.is_denied() => return Attempt::Failed,
+                    Ok(()) | Err(_) => {}
                 },
-                operation: "revoke",
-                cluster: &held.place.cluster,
-                accessor: &held.accessor,
-            };
-            audit.end(failure.map(AclError::to_string).as_deref());
+                // Nothing can be done about it; it may expire.
+                None => token.audit().end(Some("the agent's config has no such Consul")),
+            }
         }
         let store = Arc::clone(self);
-        matches!(off_thread(move || durable::remove(&store.dir.join(name))).await, Ok(Ok(())))
+        match off_thread(move || store.remove(&name)).await {
+            Ok(Ok(())) => Attempt::Done,
+            Ok(Err(_)) | Err(_) => Attempt::Failed,
+        }
     }
 
     fn names(&self) -> io::Result<Vec<OsString>> {
@@ -130,13 +153,94 @@ impl OwedTokens {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        Ok(names.filter(|name| name.to_str().is_some_and(|name| !durable::is_temporary(name))).collect())
+        let names =
+            entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;
+        Ok(names
+            .into_iter()
+            .filter(|name| name.to_str().is_some_and(|name| !durable::is_temporary(name)))
+            .collect())
     }
 
-    /// `None` for a file that is damaged or gone.
-    fn read(&self, name: &OsString) -> Option<OwedToken> {
-        let bytes = fs::read(self.dir.join(name)).map(Zeroizing::new).ok()?;
-        serde_json::from_slice(&bytes).ok()
+    /// `None` for a file that is gone or damaged.
+    fn read(&self, name: &OsString) -> io::Result<Option<OwedToken>> {
+        let bytes = match fs::read(self.dir.join(name)) {
+            Ok(bytes) => Zeroizing::new(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let token = serde_json::from_slice(&bytes);
+        if token.is_err() {
+            tracing::warn!(
+                ?name,
+                "a token of Consul can't be logged out, because its file is damaged; it may stay valid until it expires"
+            );
+        }
+        Ok(token.ok())
+    }
+
+    fn remove(&self, name: &OsString) -> io::Result<()> {
+        runtime_file::remove(&self.dir.join(name))
     }
 }
+
+impl OwedToken {
+    /// Logs it out. A token that does not exist counts as logged out.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub(crate) async fn log_out(&self, cluster: &ConsulCluster) -> Result<(), AclError> {
+        let result = match cluster.reader.log_out(self.held.reveal()).await {
+            Err(AclError::NotFound { .. }) => Ok(()),
+            result => result,
+        };
+        match &result {
+            Err(error) if !error.is_denied() => {}
+            Err(error) => self.audit().end(Some(&error.to_string())),
+            Ok(()) => self.audit().end(None),
+        }
+        result
+    }
+
+    fn audit(&self) -> TokenAudit<'_> {
+        TokenAudit {
+            system: "Consul",
+            alloc: self.alloc,
+            holder: self.holder.clone(),
+            operation: "revoke",
+            cluster: &self.held.place.cluster,
+            accessor: &self.held.accessor,
+        }
+    }
+
+    /// The name of its file.
+    fn name(&self) -> OsString {
+        format!("{:016x}", self.held.id).into()
+    }
+}
+
+impl IssuedToken {
+    pub fn new(owed: Arc<OwedTokens>, token: OwedToken) -> Self {
+        Self { token, owed, is_taken: false }
+    }
+
+    /// Gives the token to its holder.
+    pub fn take(mut self) -> HeldToken {
+        self.is_taken = true;
+        self.token.held.clone()
+    }
+}
+
+impl Drop for IssuedToken {
+    /// Writes a small file in memory, if nobody has taken the token.
+    fn drop(&mut self) {
+        if self.is_taken {
+            return;
+        }
+        if let Err(error) = self.owed.add(self.token.clone()) {
+            tracing::warn!(%error, "failed to store a token of Consul for its log-out; it stays valid until it expires");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,11 @@
-//! Blocking work on the files of tasks, and its times.
+//! Blocking work on the files of tasks.
 //!
-//! In: work that may wait for a disk. Out: its result, or why it is repeated.
+//! In: work that may wait for a disk. Out: its result in the terms of the planner, or why it is repeated.
 
-use std::{fmt::Display, time::Duration};
+use std::{fmt::Display, sync::Arc};
 
-use herdlet_base::observation::Class;
+use herdlet_base::observation::Observation;
+use herdlet_plan::{action::Outcome, facts::Facts};
 
 use super::Refusal;
 
@@ -20,12 +21,17 @@ where
     T: Send + 'static,
     E: Display + Send + 'static,
 {
-    let failed = |error: &dyn Display| Refusal { class: Class::Retry, why: format!("{what}: {error}") };
+    let failed = |error: &dyn Display| Refusal::retry(format!("{what}: {error}"));
     let done = herdlet_runtime::off_thread(work).await.map_err(|error| failed(&error))?;
     done.map_err(|error| failed(&error))
 }
 
-/// A length of time, for the planner.
-pub(super) fn span(length: Duration) -> herdlet_api_types::Duration {
-    herdlet_api_types::Duration(i64::try_from(length.as_nanos()).unwrap_or(i64::MAX))
+/// The outcome of an inspection. `facts` are those of what is present.
+pub(super) fn inspected(seen: Observation, facts: Option<Arc<Facts>>) -> Outcome {
+    match seen {
+        Observation::Present => Outcome::Present(facts),
+        Observation::Absent => Outcome::Absent,
+        Observation::Foreign { why } => Outcome::Foreign { why },
+        Observation::Lost { why } => Outcome::Lost { why },
+    }
 }

@@ -1,7 +1,7 @@
 //! The token of a task at Consul: log-in, verification, replacement, log-out.
 //!
 //! In: the task's `consul` block. Out: the token in the task's directories, the time of the next verification.
-//! Rules: a token that exists is never given up because Consul does not answer; what exists after a restart of the agent is used again.
+//! Rules: an outage of Consul never ends the use of a token; tokens that exist after a restart of the agent are used again.
 //! Each log-in and log-out has an audit line, without values.
 
 mod session;
@@ -9,10 +9,10 @@ mod session;
 use std::{sync::Arc, time::Duration};
 
 use herdlet_api_types::{
+    Duration as Span,
     alloc::Allocation,
     job::{ConsulAccess, Task},
 };
-use herdlet_base::observation::{Class, Observation};
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -27,19 +27,22 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::session::{Holder, Keeper, Session};
 use super::{
     Context, PlaceVerb, Refusal, Workload,
-    blocking::{on_files, span as length},
+    blocking::{inspected, on_files},
     file_access,
     login_identity::{self, LoginIdentity},
 };
 use crate::{
-    consul::{ConsulCluster, owed::LastHolder},
-    held_token::{HeldToken, OF_CONSUL, TaskFile, TokenFiles, TokenPlace},
+    consul::{ConsulCluster, owed::OwedToken},
+    held_token::{Confirmation, HeldToken, OF_CONSUL, TaskFile, TokenFiles, TokenPlace},
     present,
+    token_audit::TokenHolder,
     vault::boot_now,
 };
 
 /// A task whose Consul is not in the config asks again in this period; a restart with another config comes first.
 const UNCONFIGURED_PERIOD: Duration = Duration::from_secs(3_600);
+/// A replacement that takes longer is continued by a later try.
+const REPLACEMENT_MAX: Duration = Duration::from_secs(30);
 /// Consul reports no event when a token is deleted: it is looked up once in this period.
 const VERIFICATION_PERIOD: Duration = Duration::from_secs(300);
 
@@ -63,7 +66,7 @@ pub async fn consul(
     let outcome = match verb {
         PlaceVerb::Inspect => inspect(context, workload).await,
         PlaceVerb::Up => ensure(context, workload, cancelled).await,
-        PlaceVerb::Down => give_up(context, workload).await,
+        PlaceVerb::Down => release(context, workload).await,
     };
     outcome.unwrap_or_else(Outcome::from)
 }
@@ -89,6 +92,7 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
     Ok(ConsulRights {
         cluster: access.cluster,
         namespace: access.namespace.unwrap_or_default(),
+        partition: access.partition.unwrap_or_default(),
         token: token.map(|held| AccessToken::new(held.reveal())).unwrap_or_default(),
     })
 }
@@ -96,8 +100,8 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
 /// The token of a task that wants one.
 async fn token(context: &Arc<Context>, workload: &Workload) -> Result<Option<HeldToken>, Refusal> {
     let Some((access, TokenNeed::Token(..))) = wanted(context, workload) else { return Ok(None) };
-    let held = read(context, workload).await?.filter(|held| held.place == place_of(access));
-    held.map(Some).ok_or_else(|| refused("read the token of Consul: it is not there".to_owned()))
+    let held = read(context, workload).await?.filter(|held| is_for(held, access));
+    held.map(Some).ok_or_else(|| Refusal::retry("read the token of Consul: it is not there".to_owned()))
 }
 
 /// `None` if the task has no block.
@@ -133,10 +137,10 @@ fn identity_of(
 async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
     let held = read(context, workload).await?;
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
-    let held = held.filter(|held| held.place == place_of(access));
+    let held = held.filter(|held| is_for(held, access));
     let held = match (held, wanted) {
         (None, TokenNeed::Nothing) => return Ok(Outcome::Present(None)),
-        // It is given up.
+        // `ensure` releases it.
         (Some(_), TokenNeed::Nothing) | (None, TokenNeed::Token(..) | TokenNeed::Unconfigured) => {
             return Ok(Outcome::Absent);
         }
@@ -146,12 +150,7 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
     let files = files(context, workload);
     let seen =
         on_files("inspect the token of Consul", move || files.inspect(&held, TaskFile::Written)).await?;
-    Ok(match seen {
-        Observation::Present => Outcome::Present(Some(facts)),
-        Observation::Absent => Outcome::Absent,
-        Observation::Foreign { why } => Outcome::Foreign { why },
-        Observation::Lost { why } => Outcome::Lost { why },
-    })
+    Ok(inspected(seen, Some(facts)))
 }
 
 async fn ensure(
@@ -163,11 +162,14 @@ async fn ensure(
     let held = read(context, workload).await?;
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
     let (cluster, identity) = match wanted {
-        TokenNeed::Nothing => return give_up(context, workload).await,
+        TokenNeed::Nothing => return release(context, workload).await,
         TokenNeed::Token(cluster, identity) => (cluster, identity),
         TokenNeed::Unconfigured => {
-            let on = format!("Consul: the agent's config has no Consul `{}`", access.cluster);
-            return Ok(Outcome::Pending { on, ask_in: length(UNCONFIGURED_PERIOD) });
+            let on = format!(
+                "Consul `{}`: this agent has only the Consul `default`: remove `cluster` from the block `consul`",
+                access.cluster
+            );
+            return Ok(Outcome::Pending { on, ask_in: Span::from_std(UNCONFIGURED_PERIOD) });
         }
     };
     let last = held.as_ref().map(|held| held.id);
@@ -178,26 +180,29 @@ async fn ensure(
     let files = TokenFiles { access: file_access::find(context, task).await?, ..files(context, workload) };
     let files = Arc::new(files);
     let session = Session {
-        context,
+        consuls: &context.consuls,
+        owed: &context.owed_tokens,
         cluster: &cluster,
         place: place_of(access),
         method: &cluster.logins.tasks.method,
-        holder: Holder { alloc: workload.alloc.id, name: LastHolder::Task(task.name.clone()) },
+        holder: Holder { alloc: workload.alloc.id, name: TokenHolder::Task(task.name.clone()) },
+        replacement_max: REPLACEMENT_MAX,
     };
     let keeper = TaskKeeper { context, workload, identity, files };
     if let Some(other) = other {
         session.owe(other).await?;
     }
-    // What is logged in is kept at once. If a log-in is dropped, its token ends with its lifetime.
     let held = tokio::select! {
         biased;
-        () = cancelled.cancelled() => return Err(refused("get a token of Consul: the task is to end".to_owned())),
+        () = cancelled.cancelled() => return Err(Refusal::retry("get a token of Consul: the task is to end".to_owned())),
         ensured = session.ensure(held, &keeper) => ensured?,
     };
-    keeper.keep(&held).await?;
+    let shown = keeper.show(&held).await;
+    // Also if it could not be shown: templates read the token in `private`.
     if last.is_some_and(|last| last != held.id) {
         context.renderer.consul_token_changed(workload.alloc.id, workload.position());
     }
+    shown?;
     let now = boot_now();
     Ok(match (held.lease.failing_since_ns(now), held.lease.due_in(now)) {
         (Some(since_ns), Some(ask_in)) => {
@@ -205,7 +210,7 @@ async fn ensure(
             let end = if held.lease.is_past_end(now) { ", and it has expired" } else { "" };
             let why = held.failure.as_deref().unwrap_or("it is tried again");
             let on = format!("Consul, which has given no other token since {since}{end}: {why}");
-            Outcome::Outdated { on, ask_in: length(ask_in), since_ns }
+            Outcome::Outdated { on, ask_in: Span::from_std(ask_in), since_ns }
         }
         (Some(_), None) | (None, _) => Outcome::Done(Some(facts(&held))),
     })
@@ -227,23 +232,38 @@ impl Keeper for TaskKeeper<'_> {
         on_files("get the identity for Consul", work).await
     }
 
+    /// The task's own file follows, see [`Self::show`].
     async fn keep(&self, held: &HeldToken) -> Result<(), Refusal> {
+        self.write(held, TaskFile::Disabled).await
+    }
+}
+
+impl TaskKeeper<'_> {
+    /// Stores the token, and writes it to the task's file.
+    async fn show(&self, held: &HeldToken) -> Result<(), Refusal> {
+        self.write(held, TaskFile::Written).await
+    }
+
+    async fn write(&self, held: &HeldToken, file: TaskFile) -> Result<(), Refusal> {
         let (files, held) = (Arc::clone(&self.files), held.clone());
-        on_files("keep the token of Consul", move || files.write(&held, TaskFile::Written)).await
+        on_files("keep the token of Consul", move || files.write(&held, file)).await
     }
 }
 
 /// Removes the token from the task, and has it logged out.
-async fn give_up(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
+async fn release(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
+    let files = Arc::new(files(context, workload));
     if let Some(held) = read(context, workload).await? {
         let name = workload.task().map(|task| task.name.clone()).unwrap_or_default();
-        let (owed, alloc) = (Arc::clone(&context.owed_tokens), workload.alloc.id);
+        let (owed, own, alloc) = (Arc::clone(&context.owed_tokens), Arc::clone(&files), workload.alloc.id);
         on_files("store the token of Consul for its log-out", move || {
-            owed.add(alloc, LastHolder::Task(name), held)
+            // The next agent must not use it. Without space, only a crash before the removal makes a difference.
+            let released = held.released();
+            let _ = own.write(&released, TaskFile::Disabled);
+            owed.add(OwedToken { alloc, holder: TokenHolder::Task(name), held: released })
         })
         .await?;
     }
-    let files = files(context, workload);
     on_files("remove the token of Consul", move || files.remove()).await?;
     Ok(Outcome::Done(None))
 }
@@ -262,6 +282,11 @@ fn files(context: &Context, workload: &Workload) -> TokenFiles {
     TokenFiles { names: &OF_CONSUL, dir, access }
 }
 
+/// Whether the task can use the token.
+fn is_for(held: &HeldToken, access: &ConsulAccess) -> bool {
+    held.confirmation != Confirmation::Released && held.place == place_of(access)
+}
+
 fn place_of(access: &ConsulAccess) -> TokenPlace {
     let ConsulAccess { cluster, namespace, partition } = access.clone();
     TokenPlace { cluster, namespace, partition }
@@ -270,7 +295,7 @@ fn place_of(access: &ConsulAccess) -> TokenPlace {
 fn facts(held: &HeldToken) -> Arc<Facts> {
     let verification = verification_in(held);
     let next = held.lease.due_in(boot_now()).map_or(verification, |due| due.min(verification));
-    let renew_at = Some(Deadline::after(present::now(), length(next)));
+    let renew_at = Some(Deadline::after(present::now(), Span::from_std(next)));
     Arc::new(Facts { revision: Revision(held.id), renew_at, ..Facts::none() })
 }
 
@@ -280,8 +305,4 @@ fn verification_in(held: &HeldToken) -> Duration {
     let age = held.lease.age(boot_now()).unwrap_or_default();
     let age_ns = u64::try_from(age.as_nanos()).unwrap_or_default();
     Duration::from_nanos(period_ns - age_ns.wrapping_add(held.id % period_ns) % period_ns)
-}
-
-fn refused(why: String) -> Refusal {
-    Refusal { class: Class::Retry, why }
 }

@@ -6,7 +6,7 @@ use herdlet_api_types::{
     driver::{REMAPS_USERS, machine_user, runs_images},
     job::Task,
 };
-use herdlet_base::{observation::Class, privileges::Ownership, user};
+use herdlet_base::{privileges::Ownership, user};
 use herdlet_driver::Entry;
 use herdlet_storage::file_access::FileAccess;
 
@@ -27,8 +27,7 @@ pub async fn find(context: &Context, task: &Task) -> Result<FileAccess, Refusal>
     }
     let user = machine_user(&task.driver, task.user.as_deref()).map(str::to_owned);
     let found = herdlet_runtime::off_thread(move || user::credentials(user.as_deref())).await;
-    let found =
-        found.map_err(|error| Refusal { class: Class::Retry, why: format!("find the user: {error}") })?;
+    let found = found.map_err(|error| Refusal::retry(format!("find the user: {error}")))?;
     let found = found.map_err(|error| Refusal::of(error.class(), &error))?;
     Ok(FileAccess::Owner(found.map(|user| (user.uid, user.gid))))
 }

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use herdlet_api_types::{
     AllocId, UnixNanos, alloc::Allocation, job::Task, manifest::defaults::DEFAULT_IDENTITY,
 };
-use herdlet_base::{clock, observation::Class};
+use herdlet_base::clock;
 use herdlet_nomad::wire::Secret;
 use herdlet_runtime::off_thread;
 use herdlet_storage::identity::{SignedToken, Token};
@@ -108,7 +108,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
     if wanted.is_empty() {
         return Ok(());
     }
-    let retry = |why: String| Refusal { class: Class::Retry, why };
+    let retry = Refusal::retry;
     let cluster = context.cluster.get();
     let cluster = cluster.ok_or_else(|| retry("ask servers for identities: no cluster joined".to_owned()))?;
     let request = SignRequest {
@@ -143,7 +143,7 @@ pub(super) async fn sign_service(
     (spec_name, name): (&str, &str),
     identity: &str,
 ) -> Result<SecretText, Refusal> {
-    let retry = |why: &str| Refusal { class: Class::Retry, why: why.to_owned() };
+    let retry = |why: &str| Refusal::retry(why.to_owned());
     let cluster = context.cluster.get();
     let cluster = cluster.ok_or_else(|| retry("ask servers for an identity: no cluster joined"))?;
     let request = SignRequest {
@@ -161,7 +161,7 @@ pub(super) async fn sign_service(
 }
 
 fn keeping(error: &io::Error) -> Refusal {
-    Refusal { class: Class::Retry, why: format!("store the identities signed by servers: {error}") }
+    Refusal::retry(format!("store the identities signed by servers: {error}"))
 }
 
 /// All server-signed tokens of a task, by identity name.

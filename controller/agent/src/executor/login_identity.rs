@@ -15,13 +15,30 @@ use herdlet_vault::secret::SecretText;
 
 use super::{Context, Workload, identities};
 
-/// The identity of tasks whose job defines none of this name.
+/// An identity to log in with, of tasks and services whose job defines none.
 #[derive(Debug, Clone)]
 pub(crate) struct LoginIdentity {
     /// `vault_NAME` or `consul_NAME`.
     pub(crate) name: String,
     pub(crate) audiences: Vec<String>,
     pub(crate) ttl: Duration,
+}
+
+impl From<LoginIdentity> for Identity {
+    /// The workload does not get it.
+    fn from(LoginIdentity { name, audiences, ttl }: LoginIdentity) -> Self {
+        Self {
+            name,
+            aud: audiences,
+            ttl: Some(ttl),
+            env: false,
+            file: false,
+            filepath: None,
+            change_mode: ChangeMode::Noop,
+            change_signal: None,
+            extra_claims: Vec::new(),
+        }
+    }
 }
 
 /// The JWT with which a task logs in at `system`.
@@ -41,17 +58,7 @@ pub(crate) fn of_task(
         return Ok(SecretText::new(identity.token.reveal().to_owned()));
     }
     let own = task.identities.iter().find(|identity| identity.name == wanted.name).cloned();
-    let identity = own.unwrap_or_else(|| Identity {
-        name: wanted.name,
-        aud: wanted.audiences,
-        ttl: Some(wanted.ttl),
-        env: false,
-        file: false,
-        filepath: None,
-        change_mode: ChangeMode::Noop,
-        change_signal: None,
-        extra_claims: Vec::new(),
-    });
+    let identity = own.unwrap_or_else(|| wanted.into());
     sign(context, &workload.alloc, (Holder::Task(task), &identity))
 }
 
@@ -86,9 +93,10 @@ fn sign(
 }
 
 fn missing(name: &str, system: &str) -> String {
+    // The keys of the servers' config.
+    let key = if system == "Vault" { "default_identity" } else { "task_identity" };
     format!(
-        "find the identity {name} of the task: set a default identity in the block {} of the servers' config, or add the identity to \
-         the job",
+        "find the identity {name} of the task: set `{key}` in the block `{}` of the servers' config, or add the identity to the job",
         system.to_ascii_lowercase()
     )
 }

@@ -7,7 +7,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use herdlet_api_types::{
-    UnixNanos,
+    Duration, UnixNanos,
     alloc::Allocation,
     driver::{self, has_own_root, runs_images},
     job::{Identity, Resources, Task},
@@ -38,7 +38,7 @@ use herdlet_storage::{
     volume::HostVolumes,
 };
 
-use super::{file_access, identities};
+use super::{blocking::inspected, file_access, identities};
 use crate::{
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
     present,
@@ -65,7 +65,7 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
                 Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
             },
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => dir.inspect().map(seen),
+            PlaceVerb::Inspect => dir.inspect().map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -93,7 +93,7 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         let result = match verb {
             PlaceVerb::Up => dir.up().map(|()| Outcome::Done(None)),
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => dir.inspect().map(seen),
+            PlaceVerb::Inspect => dir.inspect().map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -194,7 +194,7 @@ pub async fn mounts(
         let result = match verb {
             PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done(None)),
             PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => mounts.inspect(&bindings).map(seen),
+            PlaceVerb::Inspect => mounts.inspect(&bindings).map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -211,7 +211,7 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
                 .up(&volume)
                 .map(|path| Outcome::Done(Some(Facts::rooted(path.to_string_lossy().into_owned())))),
             PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done(None)),
-            PlaceVerb::Inspect => volumes.inspect(&volume).map(seen),
+            PlaceVerb::Inspect => volumes.inspect(&volume).map(|seen| inspected(seen, None)),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -275,7 +275,7 @@ pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), 
         payload::write(&dir, Path::new(&file), &bytes, access)
             .map_err(|error| Refusal::of(error.class(), &error))
     });
-    let failed = |error| Refusal { class: Class::Retry, why: format!("write the payload: {error}") };
+    let failed = |error| Refusal::retry(format!("write the payload: {error}"));
     writing.await.map_err(failed)?
 }
 
@@ -295,7 +295,7 @@ pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<V
         Ok(Ok(Ok(variables))) => Ok(variables),
         Ok(Ok(Err(error))) => Err(Refusal::of(error.class(), &error)),
         Ok(Err(refusal)) => Err(refusal),
-        Err(error) => Err(Refusal { class: Class::Retry, why: format!("sign tokens: {error}") }),
+        Err(error) => Err(Refusal::retry(format!("sign tokens: {error}"))),
     }
 }
 
@@ -317,7 +317,7 @@ fn with_tokens<T>(
             let mut given = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task)
                 .map_err(|error| {
                     let why = format!("read the tokens signed by servers: {error}");
-                    Refusal { class: Class::Retry, why }
+                    Refusal::retry(why)
                 })?;
             let wanted = |of: &Identity| {
                 Some(token_spec(context, &workload.alloc, task, (of, Some(given.remove(&of.name)?))))
@@ -358,20 +358,9 @@ fn task_path(context: &Context, workload: &Workload) -> PathBuf {
     context.paths.task(&workload.alloc.id, name)
 }
 
-fn seen(sight: Observation) -> Outcome {
-    match sight {
-        Observation::Present => Outcome::Present(None),
-        Observation::Absent => Outcome::Absent,
-        Observation::Foreign { why } => Outcome::Foreign { why },
-        Observation::Lost { why } => Outcome::Lost { why },
-    }
-}
-
 /// Facts to renew after this time; never if none.
 fn renewed(renew_in: Option<std::time::Duration>) -> Arc<Facts> {
-    let nanos = |left: std::time::Duration| i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
-    let length = |left| herdlet_api_types::Duration(nanos(left));
-    Facts::renewed_at(renew_in.map(|left| Deadline::after(present::now(), length(left))))
+    Facts::renewed_at(renew_in.map(|left| Deadline::after(present::now(), Duration::from_std(left))))
 }
 
 async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use herdlet_api_types::Duration as Span;
 use herdlet_base::artifact::destination::Dirs;
 use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates, Upkeep, VaultRights};
 
-use super::blocking::{on_files, span};
+use super::blocking::on_files;
 use crate::executor::{Context, Refusal, Workload, consul};
 
 /// Data that appears without an event, such as a file, is looked for in this period.
@@ -68,11 +69,11 @@ pub(super) fn dirs(context: &Context, workload: &Workload) -> Dirs {
 }
 
 /// When data that is missing is looked for without an event.
-pub(super) fn awaited(recheck: Recheck, upkeep: &Upkeep) -> herdlet_api_types::Duration {
+pub(super) fn awaited(recheck: Recheck, upkeep: &Upkeep) -> Span {
     let period = match recheck {
         Recheck::Files => MISSING_FILE_PERIOD,
         Recheck::Servers => MISSING_SERVERS_PERIOD,
         Recheck::Reported => MISSING_PERIOD,
     };
-    span(upkeep.due_in.map_or(period, |due_in| due_in.min(period)))
+    Span::from_std(upkeep.due_in.map_or(period, |due_in| due_in.min(period)))
 }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::job::Secret;
-use herdlet_base::{error::in_full, observation::Class};
+use herdlet_base::error::in_full;
 use herdlet_plan::{
     action::Outcome,
     env::{TaskEnv, Variables},
@@ -51,17 +51,13 @@ pub async fn values(context: &Arc<Context>, workload: &Workload) -> Result<Varia
     if workload.task().is_none_or(|task| task.secrets.is_empty()) {
         return Ok(Variables::new());
     }
-    let missing = || refused("read the values of secrets: they are not there".to_owned());
+    let missing = || Refusal::retry("read the values of secrets: they are not there".to_owned());
     stored(context, workload).await?.map(|stored| stored.values).ok_or_else(missing)
 }
 
 async fn stored(context: &Arc<Context>, workload: &Workload) -> Result<Option<SecretValues>, Refusal> {
     let dirs = dirs(context, workload);
     on_files("read the values of secrets", move || SecretValues::read(&dirs)).await
-}
-
-fn refused(why: String) -> Refusal {
-    Refusal { class: Class::Retry, why }
 }
 
 async fn fetch(

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
+    Duration as Span,
     driver::runs_images,
     job::{ChangeScript, Template, TemplateChange, TemplateSource},
 };
@@ -30,7 +31,7 @@ use herdlet_render::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    blocking::{on_files, span},
+    blocking::on_files,
     reading::{awaited, dirs, reading},
 };
 use crate::{
@@ -93,11 +94,15 @@ fn rendered(outputs: &[u64], upkeep: Upkeep, before: Option<&Facts>) -> Outcome 
         let is_known =
             before.is_some_and(|facts| facts.outputs.iter().map(|one| one.0).eq(outputs.iter().copied()));
         if is_known {
-            return Outcome::Outdated { on, ask_in: span(due_in.unwrap_or(OUTDATED_PERIOD)), since_ns };
+            return Outcome::Outdated {
+                on,
+                ask_in: Span::from_std(due_in.unwrap_or(OUTDATED_PERIOD)),
+                since_ns,
+            };
         }
         due_in = Some(Duration::ZERO);
     }
-    let renew_at = due_in.map(|due_in| Deadline::after(present::now(), span(due_in)));
+    let renew_at = due_in.map(|due_in| Deadline::after(present::now(), Span::from_std(due_in)));
     Outcome::Done(Some(Arc::new(Facts { renew_at, ..facts(outputs) })))
 }
 
@@ -230,8 +235,7 @@ async fn prepared(
         Ownership::Anybody => {
             let user = places::machine_user(task).map(str::to_owned);
             let found = herdlet_runtime::off_thread(move || user::credentials(user.as_deref())).await;
-            let found = found
-                .map_err(|error| Refusal { class: Class::Retry, why: format!("find the user: {error}") })?;
+            let found = found.map_err(|error| Refusal::retry(format!("find the user: {error}")))?;
             found.map_err(|error| Refusal::of(error.class(), &error))?.map(|found| FileOwner {
                 uid: found.uid,
                 gid: found.gid,

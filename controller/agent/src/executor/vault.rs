@@ -10,8 +10,7 @@ mod rights;
 
 use std::{sync::Arc, time::Duration};
 
-use herdlet_api_types::job::VaultAccess;
-use herdlet_base::observation::{Class, Observation};
+use herdlet_api_types::{Duration as Span, job::VaultAccess};
 use herdlet_plan::{
     action::Outcome,
     env::Variables,
@@ -32,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use self::login::Failure;
 pub use self::{revocation::revoke_all, rights::rights};
 use super::{
-    blocking::{on_files, span as length},
+    blocking::{inspected, on_files},
     file_access,
 };
 use crate::{
@@ -74,7 +73,7 @@ pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Va
     else {
         return Ok(Variables::new());
     };
-    let missing = || refused("read the token of Vault: it is not there".to_owned());
+    let missing = || Refusal::retry("read the token of Vault: it is not there".to_owned());
     let held = read(context, workload).await?.ok_or_else(missing)?;
     let server = context.vaults.server(&access.cluster);
     // A path of the machine means nothing in a task's own root.
@@ -97,12 +96,7 @@ async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome,
     context.vaults.note(key(workload), held.lease.failing_since_ns(boot_now()));
     let files = files(context, workload);
     let seen = on_files("inspect the token of Vault", move || files.inspect(&held, file_of(&access))).await?;
-    Ok(match seen {
-        Observation::Present => Outcome::Present(Some(facts)),
-        Observation::Absent => Outcome::Absent,
-        Observation::Foreign { why } => Outcome::Foreign { why },
-        Observation::Lost { why } => Outcome::Lost { why },
-    })
+    Ok(inspected(seen, Some(facts)))
 }
 
 async fn ensure(
@@ -116,7 +110,7 @@ async fn ensure(
     let held = held.map(|held| if context.vaults.is_revoked(held.id) { held.lost() } else { held });
     let Some(server) = context.vaults.server(&access.cluster) else {
         let on = format!("Vault: set vault.{}.address in the agent's config", access.cluster);
-        let ask_in = length(UNCONFIGURED_PERIOD);
+        let ask_in = Span::from_std(UNCONFIGURED_PERIOD);
         let now = boot_now();
         return Ok(match held {
             Some(held) => {
@@ -129,7 +123,7 @@ async fn ensure(
         access: file_access::find(context, workload.task().ok_or("find the task")?).await?,
         ..files(context, workload)
     };
-    let client = server.client(access.namespace.as_deref()).await.map_err(refused)?;
+    let client = server.client(access.namespace.as_deref()).await.map_err(Refusal::retry)?;
     let session = Session { context, workload, access, server, client };
     let work = async {
         match held {
@@ -142,7 +136,7 @@ async fn ensure(
     // Nothing is lost if this is dropped: a token that Vault is just making ends with its lease.
     let held = tokio::select! {
         biased;
-        () = cancelled.cancelled() => return Err(refused("get a token of Vault: the task is to end".to_owned())),
+        () = cancelled.cancelled() => return Err(Refusal::retry("get a token of Vault: the task is to end".to_owned())),
         held = work => held.map_err(|failure: Failure| failure.refusal)?,
     };
     let (kept, of_job) = (held.clone(), access.clone());
@@ -158,7 +152,7 @@ async fn ensure(
     Ok(match (failing_since, held.lease.due_in(now)) {
         (Some(since_ns), Some(ask_in)) => {
             let on = outdated_text(&held, Duration::from_nanos(now.ns.saturating_sub(since_ns)));
-            Outcome::Outdated { on, ask_in: length(ask_in), since_ns }
+            Outcome::Outdated { on, ask_in: Span::from_std(ask_in), since_ns }
         }
         (Some(_), None) | (None, _) => Outcome::Done(Some(facts(&held, access))),
     })
@@ -263,7 +257,7 @@ fn audit<'a>(workload: &'a Workload, operation: &'static str, accessor: &'a str)
     TokenAudit {
         system: "Vault",
         alloc: workload.alloc.id,
-        holder: TokenHolder::Task(task.map_or("", |task| task.name.as_str())),
+        holder: TokenHolder::Task(task.map(|task| task.name.clone()).unwrap_or_default()),
         operation,
         cluster: task.and_then(|task| task.vault.as_ref()).map_or("", |access| access.cluster.as_str()),
         accessor,
@@ -298,14 +292,10 @@ fn files(context: &Context, workload: &Workload) -> TokenFiles {
 
 fn facts(held: &HeldToken, access: &VaultAccess) -> Arc<Facts> {
     let next = held.lease.due_in(boot_now()).filter(|_| !access.allow_token_expiration);
-    let renew_at = next.map(|next| Deadline::after(present::now(), length(next)));
+    let renew_at = next.map(|next| Deadline::after(present::now(), Span::from_std(next)));
     Arc::new(Facts { revision: Revision(held.id), renew_at, ..Facts::none() })
 }
 
 fn key(workload: &Workload) -> TaskKey {
     (workload.alloc.id, workload.position())
-}
-
-fn refused(why: String) -> Refusal {
-    Refusal { class: Class::Retry, why }
 }

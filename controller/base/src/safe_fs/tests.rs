@@ -339,3 +339,18 @@ fn file_named_like_a_draft_is_moved() {
     assert_eq!(moved, [".herdlet.new", ".herdlet.new.2", "a", "b", "link"]);
     assert!(from.names().unwrap().is_empty());
 }
+
+/// A process that was killed while it wrote left a file that kept the directory from being removed.
+#[test]
+fn a_removed_file_leaves_no_draft() {
+    let (temp, dir) = temp();
+    let name = OsStr::new("record");
+    for left in [&["record", ".record.new"][..], &[".record.new"], &[]] {
+        for file in left {
+            std::fs::write(temp.path().join(file), "half").unwrap();
+        }
+        dir.remove_file(name).unwrap();
+        assert!(dir.names().unwrap().is_empty(), "{left:?}");
+    }
+    assert!(matches!(dir.remove_file(OsStr::new("../record")), Err(FsError::Escapes { .. })));
+}

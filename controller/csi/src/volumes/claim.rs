@@ -36,8 +36,11 @@ pub(super) struct FoundClaim {
 /// Name of the file with the id that the plugin has given the volume.
 const VOLUME_ID: &str = "volume-id";
 
-/// Longer than any id that a plugin may return.
-const VOLUME_ID_BYTES_MAX: u64 = 4096;
+/// The specification limits ids to 128 bytes; plugins exist that exceed it.
+const VOLUME_ID_BYTES_MAX: usize = 4096;
+
+/// More than the allocations of one machine. A plugin can write to the directory.
+const ENTRIES_MAX: usize = 2048;
 
 /// Of all directories: only the agent and plugins may enter.
 const PRIVATE: Rights = Rights::Exact { mode: 0o700, owner: None };
@@ -51,6 +54,13 @@ impl<'r> Claims<'r> {
 
     /// Records a claim, before any call for it.
     pub(super) fn begin(&self, claim: &Claim, volume_id: &str) -> Result<(), VolumeError> {
+        if volume_id.len() > VOLUME_ID_BYTES_MAX {
+            return Err(VolumeError::LongId {
+                volume: claim.volume.clone(),
+                bytes: volume_id.len(),
+                bytes_max: VOLUME_ID_BYTES_MAX,
+            });
+        }
         let dir = self.open()?.make_all(&paths::directory(claim), PRIVATE)?;
         let known = read_id(&dir, VOLUME_ID)?;
         match known {
@@ -60,7 +70,7 @@ impl<'r> Claims<'r> {
         }
     }
 
-    pub(super) fn find(&self, claim: &Claim) -> Result<Option<FoundClaim>, FsError> {
+    pub(super) fn find(&self, claim: &Claim) -> Result<Option<FoundClaim>, VolumeError> {
         let Some(dir) = self.below(&paths::directory(claim))? else { return Ok(None) };
         Ok(Some(FoundClaim { volume_id: read_id(&dir, VOLUME_ID)? }))
     }
@@ -84,25 +94,26 @@ impl<'r> Claims<'r> {
         Ok(is_staged)
     }
 
-    /// Whether the volume may be staged for this use, and no other claim has it.
-    pub(super) fn is_last_of_staging(&self, claim: &Claim) -> Result<bool, FsError> {
-        let path = self.root.staging(claim);
-        // The mount table first: a mount of a server that does not answer would block.
-        let is_mounted = self.root.is_mounted(&path).map_err(|error| FsError::io("examine", path, error))?;
-        let is_staged = is_mounted || self.exists(&paths::staging(claim))?;
-        let Some(allocs) = self.below(Path::new(CLAIMS))?.filter(|_| is_staged) else { return Ok(false) };
-        for alloc in allocs.names()? {
-            let Some(alloc) = alloc.to_str().and_then(paths::decode) else { continue };
+    /// The id of the volume that is staged for this use, or was about to be. `None`: there is none, or another claim
+    /// uses it. A claim on another volume with the same name, which is refused, does not use it.
+    pub(super) fn last_staged_id(&self, claim: &Claim) -> Result<Option<String>, VolumeError> {
+        let Some(staged) = self.staged_id(claim)? else { return Ok(None) };
+        let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(Some(staged)) };
+        for alloc in names(&allocs)? {
             let other = Claim { alloc, ..claim.clone() };
-            if other.alloc != claim.alloc && self.below(&paths::directory(&other))?.is_some() {
-                return Ok(false);
+            if other.alloc == claim.alloc {
+                continue;
+            }
+            let Some(dir) = open_claims(&self.open()?, &paths::directory(&other))? else { continue };
+            if read_id(&dir, VOLUME_ID)?.as_deref() == Some(&*staged) {
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(staged))
     }
 
-    /// The id of the volume that is staged, or was about to be.
-    pub(super) fn staged_id(&self, claim: &Claim) -> Result<Option<String>, FsError> {
+    /// The record decides whether something is staged: it is written before the directory, and removed after it.
+    fn staged_id(&self, claim: &Claim) -> Result<Option<String>, VolumeError> {
         let Some(dir) = self.below(&paths::staging_parent(claim))? else { return Ok(None) };
         read_id(&dir, &paths::staging_record(claim))
     }
@@ -113,38 +124,53 @@ impl<'r> Claims<'r> {
         remove(&dir, OsStr::new(TARGET))
     }
 
-    /// Removes the directory to stage at, at which nothing is mounted, and its parents that are empty.
+    /// Removes the directory to stage at, at which nothing is mounted.
     pub(super) fn remove_staging(&self, claim: &Claim) -> Result<(), FsError> {
         if let Some((dir, name)) = self.parent(&self.open()?, &paths::staging(claim))? {
             remove(&dir, OsStr::new(&name))?;
-            // After the directory: without the record, what is staged there would be unknown.
-            dir.unlink(OsStr::new(&paths::staging_record(claim)))?;
         }
-        self.remove_with_parents(&paths::staging(claim), STAGING)
+        self.remove_staging_record(claim)
     }
 
-    /// Forgets a claim of which nothing is left but its record.
-    pub(super) fn end(&self, claim: &Claim) -> Result<(), FsError> {
-        if let Some(dir) = self.below(&paths::directory(claim))? {
-            dir.unlink(OsStr::new(VOLUME_ID))?;
+    /// Removes the record beside the directory to stage at, and their parents that are empty.
+    fn remove_staging_record(&self, claim: &Claim) -> Result<(), FsError> {
+        if let Some(dir) = self.below(&paths::staging_parent(claim))? {
+            dir.remove_file(OsStr::new(&paths::staging_record(claim)))?;
         }
-        self.remove_with_parents(&paths::directory(claim), CLAIMS)
+        self.remove_empty_parents(&paths::staging(claim), STAGING)
     }
 
-    pub(super) fn list(&self) -> Result<Vec<Claim>, FsError> {
+    /// Removes the record of a claim that has nothing else left.
+    pub(super) fn end(&self, claim: &Claim) -> Result<(), VolumeError> {
+        if self.staged_id(claim)?.is_none() {
+            // The writing of the record may have been interrupted.
+            self.remove_staging_record(claim)?;
+        }
+        let path = paths::directory(claim);
+        if let Some(dir) = self.below(&path)? {
+            dir.remove_file(OsStr::new(VOLUME_ID))?;
+        }
+        if let Some((dir, name)) = self.parent(&self.open()?, &path)? {
+            remove(&dir, OsStr::new(&name))?;
+        }
+        Ok(self.remove_empty_parents(&path, CLAIMS)?)
+    }
+
+    pub(super) fn list(&self) -> Result<Vec<Claim>, VolumeError> {
         let mut claims = Vec::new();
         let Some(allocs) = self.below(Path::new(CLAIMS))? else { return Ok(claims) };
-        for (alloc, dir) in entries(&allocs)? {
-            for (namespace, dir) in entries(&dir)? {
-                for (volume, dir) in entries(&dir)? {
-                    let usages = entries(&dir)?.into_iter().filter_map(|(usage, _)| Usage::from_name(&usage));
-                    claims.extend(usages.map(|usage| {
-                        let (alloc, namespace, volume) = (alloc.clone(), namespace.clone(), volume.clone());
-                        Claim { alloc, namespace, volume, usage }
-                    }));
-                }
-            }
-        }
+        each(&allocs, |alloc, namespaces| {
+            each(namespaces, |namespace, volumes| {
+                each(volumes, |volume, usages| {
+                    each(usages, |usage, _| {
+                        let Some(usage) = Usage::from_name(usage) else { return Ok(()) };
+                        let (alloc, namespace) = (alloc.to_owned(), namespace.to_owned());
+                        claims.push(Claim { alloc, namespace, volume: volume.to_owned(), usage });
+                        Ok(())
+                    })
+                })
+            })
+        })?;
         claims.sort();
         Ok(claims)
     }
@@ -162,11 +188,6 @@ impl<'r> Claims<'r> {
         }
     }
 
-    fn exists(&self, path: &Path) -> Result<bool, FsError> {
-        let Some((dir, name)) = self.parent(&self.open()?, path)? else { return Ok(false) };
-        Ok(dir.stat_name(OsStr::new(&name))?.is_some())
-    }
-
     /// The parent of a path, and the last component.
     fn parent(&self, root: &Dir, path: &Path) -> Result<Option<(Dir, String)>, FsError> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
@@ -179,12 +200,9 @@ impl<'r> Claims<'r> {
         }
     }
 
-    /// Removes a directory, and its parents below `top` that become empty.
-    fn remove_with_parents(&self, path: &Path, top: &str) -> Result<(), FsError> {
+    /// Removes the parents of a path below `top` that are empty.
+    fn remove_empty_parents(&self, path: &Path, top: &str) -> Result<(), FsError> {
         let root = self.open()?;
-        if let Some((dir, name)) = self.parent(&root, path)? {
-            remove(&dir, OsStr::new(&name))?;
-        }
         let parents = path.ancestors().skip(1).take_while(|parent| *parent != Path::new(top));
         for parent in parents {
             let Some((dir, name)) = self.parent(&root, parent)? else { continue };
@@ -197,9 +215,10 @@ impl<'r> Claims<'r> {
     }
 }
 
-fn read_id(dir: &Dir, name: &str) -> Result<Option<String>, FsError> {
-    let id = dir.read_file(OsStr::new(name), VOLUME_ID_BYTES_MAX)?;
-    Ok(id.and_then(|id| String::from_utf8(id).ok()))
+fn read_id(dir: &Dir, name: &str) -> Result<Option<String>, VolumeError> {
+    let id = dir.read_file(OsStr::new(name), VOLUME_ID_BYTES_MAX as u64)?;
+    let broken = |_| VolumeError::BrokenRecord { path: dir.path().join(name) };
+    id.map(|id| String::from_utf8(id).map_err(broken)).transpose()
 }
 
 fn write_id(dir: &Dir, name: &str, volume_id: &str) -> Result<(), FsError> {
@@ -219,15 +238,29 @@ fn remove(dir: &Dir, name: &OsStr) -> Result<(), FsError> {
     }
 }
 
-/// The directories in a directory, by their decoded names. Anything else is not ours.
-fn entries(dir: &Dir) -> Result<Vec<(String, Dir)>, FsError> {
-    let mut found = Vec::new();
-    for name in dir.names()? {
-        let decoded = name.to_str().and_then(paths::decode);
-        let Some(decoded) = decoded else { continue };
-        if let Ok(inner) = dir.open_below(Path::new(&name), Crossing::Nothing) {
-            found.push((decoded, inner));
+/// Calls `visit` with each directory in a directory and its decoded name.
+fn each(dir: &Dir, mut visit: impl FnMut(&str, &Dir) -> Result<(), VolumeError>) -> Result<(), VolumeError> {
+    for name in names(dir)? {
+        if let Some(inner) = open_claims(dir, Path::new(&paths::encode(&name)))? {
+            visit(&name, &inner)?;
         }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Opens a directory with claims. `None`: there is none. Anything else was not created by the agent.
+fn open_claims(dir: &Dir, path: &Path) -> Result<Option<Dir>, FsError> {
+    match dir.open_below(path, Crossing::Nothing) {
+        Ok(inner) => Ok(Some(inner)),
+        Err(FsError::NotADirectory { .. } | FsError::Link { .. } | FsError::Mounted { .. }) => Ok(None),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The decoded names in a directory.
+fn names(dir: &Dir) -> Result<Vec<String>, VolumeError> {
+    let crowded = || VolumeError::Crowded { path: dir.path().to_owned(), entries_max: ENTRIES_MAX };
+    let names = dir.names_up_to(ENTRIES_MAX)?.ok_or_else(crowded)?;
+    Ok(names.iter().filter_map(|name| name.to_str().and_then(paths::decode)).collect())
 }

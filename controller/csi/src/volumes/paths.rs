@@ -1,15 +1,15 @@
 //! Paths of a plugin's volumes, on this machine and in the plugin's own root. They are functions of ids.
 //!
-//! `staging/NAMESPACE/VOLUME/USAGE` is where a volume is staged, `per-alloc/ALLOC/NAMESPACE/VOLUME/USAGE` an allocation's
-//! claim, and `target` in it where the volume is published. Beside each of both is a file with the volume's id. Namespaces are part of both: volumes in two of them may have
-//! the same name.
+//! `staging/NAMESPACE/VOLUME/USAGE` is where a volume is staged; `USAGE.id` beside it has the volume's id.
+//! `per-alloc/ALLOC/NAMESPACE/VOLUME/USAGE` is an allocation's claim. In it are `target`, where the volume is published,
+//! and `volume-id`. Namespaces are part of both: volumes in two of them may have the same name.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-use herdlet_base::mounts::table::mounts_below;
+use herdlet_base::{mounts::table::mounts_below, paths};
 
 use super::Claim;
 
@@ -77,35 +77,19 @@ fn target(claim: &Claim) -> PathBuf {
     directory(claim).join(TARGET)
 }
 
-/// A name as one component of a path: other bytes than letters, digits and `-_.[]` become `%XX`.
+/// Stands for an empty name: a component of a path is not empty, and no encoded name is this.
+const EMPTY: &str = "%";
+
+/// A name as one component of a path, which [`decode`] reads back. The common encoding, except for the empty name.
 pub(super) fn encode(name: &str) -> String {
-    let is_dots = name.bytes().all(|byte| byte == b'.');
-    let is_plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"-_[]".contains(&byte) || byte == b'.' && !is_dots;
-    let encoded: String = name
-        .bytes()
-        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect();
-    // A component of a path is not empty.
-    if encoded.is_empty() { "%".to_owned() } else { encoded }
+    if name.is_empty() { EMPTY.to_owned() } else { paths::encode(name) }
 }
 
 /// The name of a component; `None` if it is not the result of [`encode`].
 pub(super) fn decode(component: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = component.strip_prefix('%').filter(|rest| rest.is_empty()).unwrap_or(component).as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|_| byte == b'%');
-        match digits {
-            Some(digits) => {
-                bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-                rest = after.get(2..)?;
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
+    if component == EMPTY {
+        Some(String::new())
+    } else {
+        paths::decode(component).filter(|name| !name.is_empty())
     }
-    String::from_utf8(bytes).ok().filter(|name| encode(name) == component)
 }

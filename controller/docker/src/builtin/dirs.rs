@@ -13,7 +13,7 @@ use std::{
 use herdlet_api_types::AllocId;
 use herdlet_base::{
     durable,
-    safe_fs::{Crossing, Dir},
+    safe_fs::{Crossing, Dir, FsError},
 };
 use herdlet_driver::AttemptId;
 use herdlet_images::config::ImageConfig;
@@ -27,7 +27,16 @@ const RECORD: &str = "container.json";
 const PINS: &str = "pins";
 const CHANGES: &str = "changes";
 /// The size of a container with more files than this is not measured.
-const MEASURED_MAX: u64 = 1_000_000;
+pub(super) const MEASURED_MAX: usize = 1_000_000;
+
+/// What a container has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// Bytes on the disk.
+    Bytes(u64),
+    /// More than [`MEASURED_MAX`].
+    TooManyFiles,
+}
 
 /// What is recorded of a container. Newer releases add fields, each with a default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,20 +135,30 @@ impl ContainerDirs {
         self.dir.join(attempt).join(name)
     }
 
-    /// What a container has written outside of its mounts, in bytes on the disk; none if that can't be measured. The container may
-    /// change its files meanwhile: no link of its is followed.
+    /// What a container has written outside of its mounts, in bytes on the disk; none if that can't be measured.
     pub(super) fn written_bytes(&self, id: &AttemptId) -> Option<u64> {
-        let changes = Dir::open(&self.path(id).join(CHANGES)).ok()?;
-        let (mut bytes, mut entries) = (0_u64, 0_u64);
+        match self.written(id) {
+            Ok(Written::Bytes(bytes)) => Some(bytes),
+            Ok(Written::TooManyFiles) | Err(_) => None,
+        }
+    }
+
+    /// Measures what a container has written outside of its mounts. The container may change its files meanwhile: none of its links is
+    /// followed.
+    ///
+    /// # Errors
+    /// If the directory can't be opened.
+    pub(super) fn written(&self, id: &AttemptId) -> Result<Written, FsError> {
+        let changes = Dir::open(&self.path(id).join(CHANGES))?;
+        let (mut bytes, mut left) = (0_u64, MEASURED_MAX);
         let mut rest = vec![PathBuf::new()];
         while let Some(below) = rest.pop() {
             // A directory may have gone.
             let Ok(dir) = changes.open_below(&below, Crossing::Nothing) else { continue };
-            for name in dir.names().unwrap_or_default() {
-                entries += 1;
-                if entries > MEASURED_MAX {
-                    return None;
-                }
+            let Ok(names) = dir.names_up_to(left) else { continue };
+            let Some(names) = names else { return Ok(Written::TooManyFiles) };
+            left = left.saturating_sub(names.len());
+            for name in names {
                 let Ok(Some(stat)) = dir.stat_name(&name) else { continue };
                 bytes = bytes
                     .saturating_add(u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512));
@@ -148,7 +167,7 @@ impl ContainerDirs {
                 }
             }
         }
-        Some(bytes)
+        Ok(Written::Bytes(bytes))
     }
 
     /// Writes a file about the container's network.

@@ -98,7 +98,7 @@ pub(super) fn name_machine(host: &mut HostConfig, address: Option<IpAddr>) -> Re
     for (index, entry) in host.extra_hosts.iter_mut().flatten().enumerate() {
         let Some(name) = entry.strip_suffix(MACHINE) else { continue };
         let Some(address) = address else {
-            let why = "host-gateway is the machine, which a container without a network does not reach; remove it, or write another `network_mode`";
+            let why = "host-gateway needs a network of the container's own, or `network_mode: host`; write an address instead";
             return Err(FieldError::new(format!("extra_hosts[{index}]"), why));
         };
         *entry = format!("{name}:{address}");

@@ -60,7 +60,7 @@ impl BuiltinState {
         Ok(())
     }
 
-    /// Which networks reports are about.
+    /// The networks that these reports concern.
     fn doubted(&self, reports: &Reports) -> Doubts {
         let Some(networks) = self.networks.bridge.opened() else { return Doubts::default() };
         let mut doubted = Doubts { rules: reports.rules != RuleChange::OwnOnly, ..Doubts::default() };
@@ -80,7 +80,10 @@ impl BuiltinState {
         let bridged = self.bridged()?;
         if let Some(networks) = self.networks.bridge.opened().filter(|_| doubted.rules && !bridged.is_empty())
         {
-            networks.repair_rules().map_err(|error| DriverError::retry(in_full(&error)))?;
+            let repair = networks.repair_rules().map_err(|error| DriverError::retry(in_full(&error)))?;
+            if !repair.is_empty() {
+                tracing::info!(%repair, "repaired the rules of the bridge");
+            }
         }
         let is_doubted = |id: &AttemptId| doubted.networks || doubted.owners.contains(&owner(id));
         for (id, plan) in bridged.into_iter().filter(|(id, _)| is_doubted(id)) {

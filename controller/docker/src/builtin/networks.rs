@@ -190,7 +190,7 @@ impl BuiltinState {
         let what = match networks.inspect(&request).map_err(retry)? {
             NetworkState::Complete(made) => {
                 bridge.hold(&request);
-                // Queries of its programs are for the sockets of this agent.
+                // The container's programs send their queries to sockets of this agent, which are opened here.
                 bridge.name_server(&networks);
                 return Ok(Some(made));
             }

@@ -10,7 +10,7 @@ use herdlet_base::{error::in_full, observation::Class};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig};
 use herdlet_images::{
     Reference,
-    credentials::{Credentials, Secret, Sources},
+    credentials::{Credentials, Secret},
     platform::Platforms,
     progress::Progress,
     registry::Pace,
@@ -26,10 +26,7 @@ use super::{
     shared::{BuiltinState, load_refused},
     store,
 };
-use crate::{
-    files,
-    policy::{Policy, PullFallback},
-};
+use crate::{files, policy::PullFallback};
 
 /// How often a pull that lasts is an event of its task, and how often its progress is.
 const EVENT_PERIOD: Duration = Duration::from_secs(20);
@@ -127,9 +124,9 @@ async fn order(
         Err(error) => return Err(DriverError::recoverable(error)),
     };
     let policy = &shared.policy;
-    let endpoints = policy.registries.endpoints(image, credentials.as_ref(), sources(policy)).await;
-    let endpoints = endpoints
-        .map_err(|error| DriverError::recoverable(format!("pull image {image}: {}", in_full(&error))))?;
+    let endpoints =
+        policy.registries.endpoints(image, credentials.as_ref(), policy.credential_sources()).await;
+    let endpoints = endpoints.map_err(|error| failed(image, &PullError::from(error)))?;
     shared.message(id, format!("Downloading image {}", docker.image));
     Ok(PullOrder {
         image: image.clone(),
@@ -195,11 +192,7 @@ async fn credentials(
         let secret = Secret::Password(auth.password.0.clone());
         return Ok(Some(Credentials { username: auth.username.0.clone(), secret }));
     }
-    sources(&shared.policy).find(image).await
-}
-
-fn sources(policy: &Policy) -> Sources<'_> {
-    Sources { file: policy.auth_config.as_deref(), helper: policy.auth_helper.as_deref() }
+    shared.policy.credential_sources().find(image).await
 }
 
 /// Loads an archive in the task's directory.

@@ -3,6 +3,7 @@
 //! In: a task's config that the driver accepts on other engines. Out: refusals, each with a remedy.
 
 use herdlet_api_types::manifest::{Text, driver::DockerConfig};
+use herdlet_driver::Device;
 
 use super::storage_options;
 use crate::{
@@ -123,16 +124,12 @@ fn mounts(docker: &DockerConfig) -> Vec<FieldError> {
 
 fn devices(docker: &DockerConfig) -> Vec<FieldError> {
     let limited = |permissions: &Option<Text>| {
-        permissions.as_ref().is_some_and(|text| !text.0.is_empty() && !allows_all(&text.0))
+        permissions.as_ref().is_some_and(|text| !text.0.is_empty() && !Device::allows_all(&text.0))
     };
     let devices = docker.devices.iter().enumerate();
     let limited = devices.filter(|(_, device)| limited(&device.cgroup_permissions));
     let why = "the built-in engine gives devices to tasks with all rights or not at all; write rwm";
     limited.map(|(index, _)| FieldError::new(format!("devices[{index}].cgroup_permissions"), why)).collect()
-}
-
-fn allows_all(permissions: &str) -> bool {
-    permissions.contains('r') && permissions.contains('w')
 }
 
 fn security_options(docker: &DockerConfig) -> Vec<FieldError> {

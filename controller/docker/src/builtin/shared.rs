@@ -47,6 +47,8 @@ pub(super) struct BuiltinState {
     pub(super) networks: ContainerNetworks,
     /// A network has been made, which has to be inspected from now on.
     pub(super) connected: Notify,
+    /// A container with a limit has been recorded, whose size has to be measured from now on.
+    pub(super) limited: Notify,
     /// Held while containers are recorded, each of some attempts: one attempt may be started twice at the same time.
     pub(super) recording: [Mutex<()>; RECORDERS],
     /// Held while networks are removed or repaired.
@@ -61,7 +63,7 @@ impl BuiltinState {
             return Err(refused.into());
         }
         for device in &task.devices {
-            device.has_all_rights()?;
+            device.require_all_rights()?;
         }
         let request = create::request(&Material {
             task,

@@ -1,6 +1,6 @@
 //! Options of a container's storage.
 //!
-//! In: `storage_opt` of a task. Out: the limit of what it may write, or why that is none.
+//! In: `storage_opt` of a task. Out: the limit of what it may write, or an error.
 
 use crate::config::FieldError;
 
@@ -10,7 +10,7 @@ const SIZE: &str = "size";
 /// The limit in the options of a container's storage, in bytes.
 ///
 /// # Errors
-/// Another option, or a size that is none.
+/// Another option, or a value that is not a size.
 pub(super) fn of_options<'o>(
     options: impl IntoIterator<Item = (&'o String, &'o String)>,
 ) -> Result<Option<u64>, FieldError> {

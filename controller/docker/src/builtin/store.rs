@@ -12,7 +12,6 @@ use herdlet_base::error::in_full;
 use herdlet_driver::{DriverError, DriverResult, ImageStore};
 use herdlet_images::{
     Reference,
-    credentials::Sources,
     digest::Digest,
     platform::Platforms,
     progress::Progress,
@@ -126,7 +125,7 @@ impl ImageStore for OperatedStore {
 impl OperatedStore {
     async fn order(&self, image: &Reference) -> DriverResult<PullOrder> {
         let policy = &self.0.policy;
-        let sources = Sources { file: policy.auth_config.as_deref(), helper: policy.auth_helper.as_deref() };
+        let sources = policy.credential_sources();
         let credentials = sources.find(image).await.map_err(DriverError::recoverable)?;
         let endpoints = policy.registries.endpoints(image, credentials.as_ref(), sources).await;
         let endpoints = endpoints.map_err(|error| DriverError::recoverable(in_full(&error)))?;

@@ -287,7 +287,7 @@ fn memory_and_processor() {
     assert!(case.make(json!({"pids_limit": 9})).unwrap_err().contains("config.pids_limit"));
 }
 
-/// A job whose every start fails was accepted without a word.
+/// A job whose every start fails was accepted without a warning.
 #[test]
 fn what_the_options_deny_is_known_before_the_start() {
     let [closed, open] = [

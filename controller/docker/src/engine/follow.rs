@@ -40,8 +40,8 @@ impl Engine {
         loop {
             let began = time::Instant::now();
             let why = match self.follow_once(&owner, listener.as_ref(), &mut last).await {
-                // Podman ends a stream of events when it rotates their file, and still answers. So does an engine with an event
-                // that can't be read.
+                // Podman ends a stream of events when it rotates their file, and still answers. An event that can't be read
+                // ends the client's stream, although the engine still answers.
                 Ok(_) if began.elapsed() > AGAIN_MIN => {
                     self.forget_client();
                     continue;

@@ -66,9 +66,9 @@ impl RegistryError {
         matches!(self, Self::Connection { .. })
     }
 
-    /// Whether the host can't make sense of the request.
-    pub(super) fn is_bad_request(&self) -> bool {
-        matches!(self, Self::Fault { status: 400, .. })
+    /// Whether the answer is none of a registry, such as that of a server that expects TLS.
+    pub(super) fn is_protocol(&self) -> bool {
+        matches!(self, Self::Protocol { .. })
     }
 
     /// Whether no host could answer: unreachable, with a fault, or limiting requests.

@@ -31,6 +31,7 @@ fn requests_have_the_token_of_the_task_and_the_namespace() {
     let request = |region, token| RegionRequest {
         query: query(region),
         namespace: "prod".to_owned(),
+        partition: String::new(),
         token,
         newer: Newer::Now,
     };

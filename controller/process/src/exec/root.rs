@@ -62,7 +62,7 @@ pub(super) fn describe(task: &TaskConfig, policy: &Policy, hidden: &[PathBuf]) -
 
 /// A device keeps the owner and mode that it has on the machine.
 fn device(device: &Device) -> DriverResult<DeviceFile> {
-    device.has_all_rights()?;
+    device.require_all_rights()?;
     Ok(DeviceFile { source: device.host_path.clone(), target: in_root("device", &device.task_path)? })
 }
 

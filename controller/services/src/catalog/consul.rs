@@ -122,11 +122,15 @@ impl Consul {
         self.held.holds(owner)
     }
 
-    /// Sets the token of a log-in with which a service is registered, and the results of its checks are reported; without it,
-    /// the token of a file or of the agent. Sends no request.
+    /// Notes that services of `owner` may be there, of an earlier agent: their removal must be confirmed.
+    pub fn may_hold(&self, owner: &ServiceOwner, count: usize) {
+        self.held.may_hold(owner, count);
+    }
+
+    /// Sets the token of a log-in with which a service is registered, and the results of its checks are reported, also of those named
+    /// before; without it, the token of a file or of the agent. Sends no request.
     pub fn set_token(&self, id: &str, checks: &[RegisteredCheck], token: Option<&str>) {
-        self.tokens.set(id, token);
-        checks.iter().for_each(|check| self.tokens.set(&check.id, token));
+        self.tokens.set(id, checks.iter().map(|check| check.id.as_str()), token);
     }
 
     /// The number of services in each state; `is_known` tells which allocations exist.
@@ -153,8 +157,23 @@ impl Consul {
     ///
     /// Lists the failures; everything else succeeded.
     pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        self.up_except(owner, wanted, &BTreeSet::new()).await
+    }
+
+    /// As [`Self::up`], but leaves the services `untouched` as they are: they have no token now. They count as missing if they are
+    /// not correct.
+    ///
+    /// # Errors
+    ///
+    /// Lists the failures of the others.
+    pub async fn up_except(
+        &self,
+        owner: &ServiceOwner,
+        wanted: &[Registration],
+        untouched: &BTreeSet<String>,
+    ) -> Result<(), CatalogError> {
         self.held.want(owner, wanted, CheckResults::ReportAgain);
-        let result = self.bring_up(owner, wanted).await;
+        let result = self.bring_up(owner, wanted, untouched).await;
         self.held.unseen(owner);
         if wanted.is_empty() {
             self.held.released(owner, &result);
@@ -162,7 +181,13 @@ impl Consul {
         result
     }
 
-    async fn bring_up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+    async fn bring_up(
+        &self,
+        owner: &ServiceOwner,
+        wanted: &[Registration],
+        untouched: &BTreeSet<String>,
+    ) -> Result<(), CatalogError> {
+        let ready: Vec<_> = wanted.iter().filter(|wanted| !untouched.contains(&wanted.id)).collect();
         let mut listing = self.list().await.map_err(one)?;
         let stale: Vec<_> = listing
             .entries(owner)
@@ -171,12 +196,12 @@ impl Consul {
             .map(|(_, entry)| entry)
             .collect();
         let (registered, removed) = tokio::join!(
-            join_all(wanted.iter().map(|wanted| self.register_if_needed(wanted, owner, &listing))),
+            join_all(ready.iter().map(|wanted| self.register_if_needed(wanted, owner, &listing))),
             join_all(stale.iter().map(|entry| self.deregister(&entry.id, entry.service(), Some(entry)))),
         );
         let was_sent = !stale.is_empty() || registered.iter().any(|result| *result != Ok(Sent::Nothing));
         let mut failures: BTreeMap<String, CatalogFailure> = BTreeMap::new();
-        for (wanted, result) in wanted.iter().zip(registered) {
+        for (wanted, result) in ready.iter().zip(registered) {
             result.err().map(|failure| failures.insert(wanted.id.clone(), failure));
         }
         for (stale, result) in stale.iter().zip(removed) {
@@ -185,14 +210,20 @@ impl Consul {
         if was_sent {
             listing = self.list().await.map_err(one)?;
         }
+        let mut missing = BTreeSet::new();
         for (id, why) in self.differences(owner, wanted, &listing) {
+            if untouched.contains(&id) {
+                missing.insert(id);
+                continue;
+            }
             let why = format!(
                 "verify a registration: {why}, although it accepted the request; can it be listed {}?",
                 self.tokens.agent()
             );
             failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
         }
-        self.held.seen(owner, listing.number, failures.keys().cloned().collect());
+        missing.extend(failures.keys().cloned());
+        self.held.seen(owner, listing.number, missing);
         collect(failures.into_values().map(Err))
     }
 

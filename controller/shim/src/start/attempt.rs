@@ -130,7 +130,7 @@ fn pipes(spec: &Spec<'_>) -> sys::Result<Output> {
     Ok((reading, stdio))
 }
 
-/// All output of a terminal is one stream. It is read also if nobody keeps it, or the task would wait for a reader.
+/// All output of a terminal is one stream. It is read even if it is not stored; otherwise the task would block.
 fn terminal() -> sys::Result<Output> {
     for fd in [INPUT, TERMINAL_OUTPUT] {
         sys::keep_private(fd)?;

@@ -43,7 +43,7 @@ impl LogFile {
     /// Writes as much as possible; returns the number of bytes. Fewer than given means that the disk refused.
     pub(super) fn append(&mut self, place: &Place, bytes: &[u8]) -> usize {
         if place.stem.as_bytes().is_empty() {
-            // Nobody keeps the output of this terminal.
+            // The output of this terminal is not stored.
             return bytes.len();
         }
         let mut done = 0;

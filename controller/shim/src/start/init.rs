@@ -93,7 +93,7 @@ unsafe extern "C" fn child(argument: *mut c_void) -> ! {
     let task = unsafe { &*argument.cast::<Task<'_>>() };
     // Fails only if this process already leads a session, which a new one does not.
     let _ = sys::setsid();
-    // If it is one, it is the task's.
+    // Standard input may be a terminal; it becomes the task's controlling terminal.
     let _ = sys::take_terminal(0);
     sys::set_signal_mask(0);
     let entry = (!task.entry.is_empty()).then_some((SPEC, task.entry));

@@ -74,13 +74,16 @@ impl State<'_, '_> {
     /// the length of its strings, for functions that read them.
     fn arguments(&mut self, dot: &Value, arguments: Arguments<'_>) -> Outcome<usize> {
         let start = self.stack.len();
+        let mut length = 0;
         for operand in arguments.operands {
             let value = self.operand(dot, operand)?;
+            length += value.as_text().map_or(0, |text| text.len() / 8);
             self.stack.push(value);
         }
-        self.stack.extend(arguments.last);
-        let texts = self.stack[start..].iter().filter_map(Value::as_text);
-        let length: usize = texts.map(|text| text.len() / 8).sum();
+        if let Some(last) = arguments.last {
+            length += last.as_text().map_or(0, |text| text.len() / 8);
+            self.stack.push(last);
+        }
         self.context.charge(length)?;
         Ok(start)
     }

@@ -149,7 +149,12 @@ fn split(context: &mut Context<'_>, separator: &Value, value: &Value) -> Outcome
     if separator.is_empty() {
         return context.strings(pieces(text, &separator));
     }
-    context.strings(text.split(&*separator))
+    let mut chars = separator.chars();
+    match (chars.next(), chars.next()) {
+        // A search for one character needs no preparation.
+        (Some(char), None) => context.strings(text.split(char)),
+        _ => context.strings(text.split(&*separator)),
+    }
 }
 
 fn split_to_map(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {

@@ -20,7 +20,7 @@ struct Options {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    let report = conformance::run(Client::new(options.socket), &options.folder).await?;
+    let report = conformance::run(Client::new("tested", options.socket), &options.folder).await?;
     for name in &report.passed {
         println!("passed  {name}");
     }

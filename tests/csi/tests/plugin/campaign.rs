@@ -35,7 +35,7 @@ const FAULTS: [&str; 12] = [
     "delay 3",
 ];
 
-/// Numbers that look random (SplitMix64).
+/// Pseudorandom numbers (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -141,7 +141,7 @@ async fn wrong_responses_are_errors_with_classes() {
         running.fail("NodeGetInfo", fault);
         let error = running.client().node_info().await.unwrap_err();
         assert!(error.to_string().contains(text), "{fault}: {error}");
-        assert!(error.to_string().starts_with("call Node/NodeGetInfo of the CSI plugin: "), "{error}");
+        assert!(error.to_string().starts_with("call Node/NodeGetInfo of the CSI plugin `p`: "), "{error}");
         assert_eq!(error.class(), class, "{fault}");
         assert_eq!(running.client().node_info().await.unwrap().id, "node-1", "after {fault}");
     }
@@ -169,7 +169,7 @@ async fn hanging_calls_end_at_their_deadline() {
         result = &mut hanging => panic!("{result:?}"),
         result = probe => result.unwrap_err(),
     };
-    assert_eq!(error.to_string(), "call Identity/Probe of the CSI plugin: no response within 5 s");
+    assert_eq!(error.to_string(), "call Identity/Probe of the CSI plugin `p`: no response within 5 s");
     assert_eq!(error.class(), ErrorClass::Retry);
     assert_eq!(running.client().probe().await.unwrap(), Readiness::Ready);
 }
@@ -277,10 +277,10 @@ async fn links_in_place_of_the_socket_are_not_followed() {
     let link = env.path().join("link.sock");
     std::os::unix::fs::symlink(&running.socket, &link).unwrap();
     for path in [link, running.data.clone()] {
-        let error = Client::new(path).probe().await.unwrap_err().to_string();
+        let error = Client::new("p", path).probe().await.unwrap_err().to_string();
         assert!(error.ends_with("it is not a socket"), "{error}");
     }
-    let error = Client::new(env.path().join("absent.sock")).probe().await.unwrap_err();
+    let error = Client::new("p", env.path().join("absent.sock")).probe().await.unwrap_err();
     assert!(error.to_string().contains("No such file"), "{error}");
 }
 
@@ -293,7 +293,7 @@ async fn sockets_may_have_long_paths() {
     fs::create_dir(&folder).unwrap();
     let socket = folder.join("csi.sock");
     fs::rename(&running.socket, &socket).unwrap();
-    assert_eq!(Client::new(socket).probe().await.unwrap(), Readiness::Ready);
+    assert_eq!(Client::new("p", socket).probe().await.unwrap(), Readiness::Ready);
 }
 
 /// A plugin that was replaced may report another node.
@@ -331,14 +331,14 @@ async fn plugins_are_described_by_their_type() {
     assert!(error.to_string().contains("has no Controller service; set `type = \"node\"`"), "{error}");
     fs::write(running.data.join("starting"), "").unwrap();
     let error = running.client().describe(PluginType::Node).await.unwrap_err();
-    assert_eq!(error, UnusableError::Starting);
+    assert_eq!(error, UnusableError::Starting { plugin: "p".to_owned() });
 }
 
 /// The task's plugin listens late; then it is registered, and found.
 #[tokio::test]
 async fn a_plugin_that_listens_late_is_supervised() {
     let env = TestEnv::plain();
-    let client = Client::new(env.path().join("csi.sock"));
+    let client = Client::new("p", env.path().join("csi.sock"));
     let plugins = Plugins::default();
     let mut changes = plugins.changes();
     let registered = |health| {
@@ -374,7 +374,7 @@ async fn arbitrary_bytes_of_a_peer_are_errors() {
     stream.read_exact(&mut correct).await.unwrap();
     let socket = env.path().join("other.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-    let client = Client::new(socket);
+    let client = Client::new("p", socket);
     let mut random = Random(1);
     for round in 0..300 {
         let mut bytes = correct.clone();

@@ -43,7 +43,7 @@ impl Running {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.socket.clone())
+        Client::new("p", self.socket.clone())
     }
 
     pub(crate) fn fail(&self, call: &str, fault: &str) {

@@ -194,7 +194,7 @@ async fn flaw_ended_allocation_stays_mounted_after_a_crash() {
     let stored = machine.create("data").await;
     machine.up(&claim("a"), &stored).await.unwrap();
     machine.restart_agent();
-    // Neither the allocation nor the volume is known any more.
+    // The registry has neither the allocation nor the volume.
     let left = machine.volumes.claims().await.unwrap();
     assert_eq!(left, [claim("a")]);
     machine.down(left.first().unwrap()).await.unwrap();
@@ -221,7 +221,9 @@ async fn a_plugin_that_is_down_is_waited_for() {
     machine.running.child.kill().unwrap();
     machine.running.child.wait().unwrap();
     let error = machine.down(&claim("a")).await.unwrap_err();
-    assert!(error.is_temporary() && error.to_string().contains("cannot connect to "), "{error}");
+    let text =
+        "use the volume `data`: call Node/NodeUnpublishVolume of the CSI plugin `p`: cannot connect to ";
+    assert!(error.is_temporary() && error.to_string().starts_with(text), "{error}");
     assert_eq!(machine.volumes.inspect(&claim("a")).await.unwrap(), Presence::Published(path));
     machine.running.restart().await;
     machine.down(&claim("a")).await.unwrap();
@@ -236,12 +238,15 @@ async fn success_without_an_effect_is_an_error() {
     machine.running.fail("NodePublishVolume", "nothing");
     let error = machine.up(&claim("a"), &stored).await.unwrap_err();
     assert!(matches!(error, VolumeError::Invisible { .. }) && !error.is_temporary(), "{error}");
+    let text = "publish the volume `data`: the CSI plugin `p` reports success, and nothing is mounted at ";
+    assert!(error.to_string().starts_with(text), "{error}");
     assert_eq!(machine.volumes.inspect(&claim("a")).await.unwrap(), Presence::Partial);
     machine.up(&claim("a"), &stored).await.unwrap();
     for call in ["NodeUnpublishVolume", "NodeUnstageVolume"] {
         machine.running.fail(call, "nothing");
         let error = machine.down(&claim("a")).await.unwrap_err();
         assert!(matches!(error, VolumeError::StillMounted { .. }), "{call}: {error}");
+        assert!(error.to_string().contains("the volume `data`: the CSI plugin `p` reports"), "{error}");
         assert_eq!(machine.volumes.claims().await.unwrap(), [claim("a")], "{call}");
     }
     machine.down(&claim("a")).await.unwrap();
@@ -350,6 +355,36 @@ async fn another_volume_with_the_same_name_is_not_mistaken_for_it() {
     assert!(!path.join("file").exists());
     machine.down(&claim("b")).await.unwrap();
     machine.assert_clean("all are down");
+}
+
+/// The claim that waits for the end of the first volume was counted as its user, so it waited for ever.
+#[tokio::test]
+async fn a_refused_claim_does_not_use_the_volume_that_it_waits_for() {
+    let Some(machine) = Machine::start(&[]).await else { return };
+    let (first, second) = (machine.create("first").await, machine.create("second").await);
+    machine.up(&claim("a"), &first).await.unwrap();
+    let error = machine.up(&claim("b"), &second).await.unwrap_err();
+    assert!(matches!(error, VolumeError::OtherVolume { .. }), "{error}");
+    machine.down(&claim("a")).await.unwrap();
+    machine.up(&claim("b"), &second).await.unwrap();
+    machine.down(&claim("b")).await.unwrap();
+    machine.assert_clean("both are down");
+}
+
+/// The record of a staged volume is written before its directory, and removed after it. The agent was killed in between.
+#[tokio::test]
+async fn a_record_without_a_directory_does_not_keep_the_name() {
+    let Some(mut machine) = Machine::start(&[]).await else { return };
+    let (first, second) = (machine.create("first").await, machine.create("second").await);
+    machine.running.fail("NodeStageVolume", "status 13 broken");
+    machine.up(&claim("a"), &first).await.unwrap_err();
+    let usage = claim("a").usage.to_string();
+    fs::remove_dir(machine.root.join("staging/default/data").join(usage)).unwrap();
+    machine.restart_agent();
+    machine.down(&claim("a")).await.unwrap();
+    machine.assert_clean("down");
+    machine.up(&claim("b"), &second).await.unwrap();
+    machine.down(&claim("b")).await.unwrap();
 }
 
 /// A block device is published as a file; nothing is mounted where it is staged.

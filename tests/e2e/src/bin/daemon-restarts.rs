@@ -10,7 +10,7 @@ use std::{
 };
 
 use herdlet_e2e::{
-    daemon_restarts::{Campaign, LiveRestore},
+    daemon_restarts::{CONTAINERS_MIN, Campaign, LiveRestore},
     engine::{Engines, Kind},
     namespaces,
 };
@@ -32,6 +32,16 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         }
+    }
+    if restarts == 0 {
+        eprintln!("--restarts must be at least 1");
+        return ExitCode::from(2);
+    }
+    if containers < CONTAINERS_MIN {
+        eprintln!(
+            "--containers must be at least {CONTAINERS_MIN}: some run on, some end by themselves, and the job of one changes"
+        );
+        return ExitCode::from(2);
     }
     if let Err(error) = namespaces::isolate() {
         eprintln!("cannot create namespaces for the daemon: {error}; run it as root");

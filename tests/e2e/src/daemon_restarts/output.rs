@@ -21,13 +21,14 @@ pub(super) struct Lines {
     pub(super) marks: u64,
 }
 
-/// Checks a whole log.
+/// Checks a whole log. `runs` is the number of runs whose output it may have.
 ///
 /// # Errors
-/// A number that comes twice or too late, or a gap without a mark.
-pub(super) fn judge(log: &str) -> Result<Lines, String> {
+/// A number that comes twice or too late, a gap without a mark, or more runs than there were: a log that was copied twice.
+pub(super) fn judge(log: &str, runs: u64) -> Result<Lines, String> {
     let mut lines = Lines::default();
-    let mut last = 0;
+    let mut last = None;
+    let mut begun = 0;
     // The agent connects to the restarted daemon a little after that has stored the first lines again.
     let (mut unmarked, mut marked) = (0, 0);
     for line in log.lines() {
@@ -42,26 +43,34 @@ pub(super) fn judge(log: &str) -> Result<Lines, String> {
         }
         let number: u64 = match line {
             START => 0,
-            line => line.parse().map_err(|_| format!("the line {line:?} after {last}"))?,
+            line => line.parse().map_err(|_| format!("the line {line:?} after {last:?}"))?,
         };
+        // A run whose first line is missing begins at 1.
+        let begins = number == 0 || number == 1 && last != Some(0);
+        if begins && unmarked > 0 {
+            return Err(format!("lines are missing without a mark before {last:?}"));
+        }
+        begun += u64::from(begins);
         lines.numbers += u64::from(line != START);
-        match number {
-            // A run begins, or its first line is missing.
-            0 | 1 if unmarked > 0 => return Err(format!("lines are missing without a mark before {last}")),
-            0 => marked = 0,
-            1 => {}
-            _ if number <= last => return Err(format!("{number} comes after {last}")),
-            _ if number > last + 1 => {
+        match (number, last) {
+            (0, _) => marked = 0,
+            (_, Some(last)) if number == last + 1 => {}
+            (_, Some(last)) if !begins && number <= last => {
+                return Err(format!("{number} comes after {last}"));
+            }
+            _ => {
                 lines.gaps += 1;
                 if marked > 0 { marked -= 1 } else { unmarked += 1 }
             }
-            _ => {}
         }
-        last = number;
+        last = Some(number);
     }
-    match unmarked {
-        0 => Ok(lines),
-        _ => Err(format!("lines are missing without a mark before {last}")),
+    if unmarked > 0 {
+        return Err(format!("lines are missing without a mark before {last:?}"));
+    }
+    match begun > runs {
+        true => Err(format!("{begun} runs begin, and there were {runs}")),
+        false => Ok(lines),
     }
 }
 
@@ -86,21 +95,37 @@ mod tests {
 
     #[test]
     fn gaps_need_marks() {
-        let judged = |lines: &[&str]| judge(&lines.join("\n"));
+        let judged = |lines: &[&str]| judge(&lines.join("\n"), 9);
         assert_eq!(judged(&["start", "1", "2", "start", "1"]), Ok(Lines { numbers: 3, ..Lines::default() }));
         let one = Ok(Lines { numbers: 3, gaps: 1, marks: 1 });
         assert_eq!(judged(&["start", "1", MARK, "5", "6"]), one);
         assert_eq!(judged(&["start", "1", "5", "6", MARK]), one);
+        assert_eq!(judged(&["start", "1", MARK, "1", "2"]), one, "the first line of a run is missing");
+        assert_eq!(judged(&[MARK, "7", "8", "9"]), one);
         assert_eq!(judged(&["start", "1", MARK, "2"]), Ok(Lines { numbers: 2, gaps: 0, marks: 1 }));
         for wrong in [
             &["start", "1", "3"][..],
             &["start", "1", "3", "start", "1", MARK],
             &["start", "1", MARK, "3", "5"],
             &["start", "1", "2", "2"],
+            &["start", "1", "2", "1", "2"],
+            &["1", "2"],
             &["start", "2x"],
         ] {
             assert!(judged(wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(newest_run("start\n1\nstart\n1\n2\n"), ["start", "1", "2"]);
+    }
+
+    #[test]
+    fn a_log_has_each_run_once() {
+        let once = "start\n1\n2\n";
+        let copied = once.repeat(2);
+        assert!(judge(once, 1).is_ok() && judge(&copied, 2).is_ok());
+        assert_eq!(judge(&copied, 1), Err("2 runs begin, and there were 1".to_owned()));
+        // The second copy has no first line.
+        let cut = format!("{once}{MARK}\n1\n2\n");
+        assert!(judge(&cut, 1).is_err() && judge(&cut, 2).is_ok());
+        assert!(judge(once, 0).is_err());
     }
 }

@@ -107,7 +107,10 @@ fn tokens_outlive_agents_and_end_after_the_deregistration() {
     let accessor = consul.accessor(&first).unwrap();
     let line = log.lines().find(|line| line.contains(&accessor)).unwrap();
     assert!(line.contains("log in") && line.contains("herdlet::audit"), "{line}");
-    look_everywhere(&agent, &[&first]);
+    let accessors = issued.iter().map(|token| token["AccessorID"].as_str().unwrap());
+    let issued: Vec<String> = accessors.map(|accessor| consul.secret(accessor)).collect();
+    assert!(issued.contains(&first), "the token of the task is one of the three");
+    look_everywhere(&agent, &issued.iter().map(String::as_str).collect::<Vec<_>>());
 
     // While Consul hangs, the job ends nevertheless; the tokens are kept for the deregistration, and for their log-out.
     consul.freeze();
@@ -148,7 +151,11 @@ fn a_task_without_a_token_waits_and_the_others_run() {
     let explained =
         until_explained(&agent, "first", "it has no such auth method (auth method `nomad-workloads`)");
     assert!(explained.contains("Consul token: getting it failed"), "{explained}");
-    until_explained(&agent, "other", "waits for Consul: the agent's config has no Consul `eu`");
+    until_explained(
+        &agent,
+        "other",
+        "waits for Consul `eu`: this agent has only the Consul `default`: remove `cluster` from the block `consul`",
+    );
     assert!(logins(&agent, "failed") > 0.0);
     consul.trust(&api);
     agent.cli(&["wait", "first"]).success();
@@ -162,5 +169,43 @@ fn a_task_without_a_token_waits_and_the_others_run() {
         fs::read_to_string(secrets(&agent, &member).join("consul_token")).is_ok_and(|text| text == first)
     });
     assert_eq!((agent.single("first.g[0]", "t"), consul.logins().len()), (member, 1));
+    agent.finish();
+}
+
+/// A service was deregistered while its log-in failed. One that no longer logged in kept its token.
+#[test]
+fn a_service_stays_registered_while_its_log_ins_begin_and_end() {
+    const LOG_INS: &str = "  service_identity: {ttl: 10m}\n";
+    let Some(consul) = is_root().then(|| Consul::start(Access::Denied)).flatten() else { return };
+    let (mut agent, api) = agent_of(&consul);
+    let restart = |agent: &mut Agent, config: &str| {
+        agent.home.write("config.yaml", config);
+        agent.crash();
+    };
+    let (_, writer) = consul.token(
+        "writer",
+        &OF_AGENT
+            .replace(r#"service_prefix "" { policy = "read" }"#, r#"service_prefix "" { policy = "write" }"#),
+    );
+    let file = agent.home.write("consul-token", &format!("{writer}\n"));
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let with_log_ins = fs::read_to_string(file.with_file_name("config.yaml")).unwrap();
+    let without = with_log_ins.replace(LOG_INS, "");
+    assert_ne!(without, with_log_ins);
+    restart(&mut agent, &without);
+    let group = "network: {ports: {p: {}}}\nservices: [{name: web, provider: consul, port: p}]";
+    agent.apply_and_wait(&job("web", "service", group, &[sleeper("t", "")]));
+    wait::until_true("the service is known", || consul.known("web") == 1);
+
+    restart(&mut agent, &with_log_ins);
+    until_explained(&agent, "web", "it has no such auth method (auth method `nomad-workloads`)");
+    assert_eq!((consul.known("web"), consul.ids("web").len()), (1, 1));
+    consul.trust(&api);
+    wait::until_true("the service has logged in", || consul.logins().len() == 1);
+    agent.cli(&["wait", "web"]).success();
+
+    restart(&mut agent, &without);
+    wait::until_true("the token is deleted", || consul.logins().is_empty());
+    assert_eq!((consul.known("web"), consul.ids("web").len()), (1, 1));
     agent.finish();
 }

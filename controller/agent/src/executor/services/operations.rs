@@ -2,7 +2,7 @@
 //!
 //! In: resolved services. Out: requests to the catalogues, and their outcome. A service without a token delays no other.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use herdlet_api_types::{alloc::Allocation, job::Provider, service::Registration};
 use herdlet_base::observation::Observation;
@@ -25,7 +25,7 @@ pub(super) async fn carry_out(
     let outcome = match verb {
         PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs)).await,
         PlaceVerb::Down => down(context, owner, &resolved.registrations).await,
-        PlaceVerb::Inspect => inspect(context, owner, &resolved.registrations).await,
+        PlaceVerb::Inspect => inspect(context, (alloc, owner), (&resolved.registrations, specs)).await,
     };
     outcome.unwrap_or_else(Outcome::from)
 }
@@ -36,14 +36,15 @@ async fn up(
     (resolved, specs): (&Resolved, &Specs<'_>),
 ) -> Result<Outcome, Refusal> {
     let Resolved { registrations, broken, .. } = resolved;
-    let refused_tokens = tokens::ensure(context, alloc, owner, (registrations, specs)).await?;
-    let with_token = |one: &&Registration| !refused_tokens.contains_key(&one.id);
-    let ready: Vec<Registration> = registrations.iter().filter(with_token).cloned().collect();
-    if let Err(error) = context.services.catalogs.up(owner, &ready).await {
-        return Ok(refused(&error));
+    let tokens = tokens::ensure(context, (alloc, owner), (registrations, specs)).await?;
+    let without_token = tokens.refused.keys().cloned().collect();
+    let registered = context.services.catalogs.up(owner, registrations, &without_token).await;
+    if registered.is_ok() {
+        tokens::release(context, owner, &tokens.wanted).await?;
     }
-    tokens::give_up(context, owner, registrations).await?;
-    let failures: Vec<&str> = broken.iter().chain(refused_tokens.values()).map(String::as_str).collect();
+    let registration = registered.err().map(|error| error.to_string());
+    let failures: Vec<&str> =
+        broken.iter().chain(tokens.refused.values()).chain(&registration).map(String::as_str).collect();
     Ok(match failures.is_empty() {
         true if registrations.iter().any(|one| one.provider == Provider::Consul) => checking(registrations),
         true => Outcome::Done(None),
@@ -61,19 +62,20 @@ async fn down(
         return Ok(refused(&error));
     }
     // Only now: a deregistration needs the token.
-    tokens::give_up(context, owner, &[]).await?;
+    tokens::release(context, owner, &BTreeSet::new()).await?;
     Ok(Outcome::Done(None))
 }
 
 async fn inspect(
     context: &Arc<Context>,
-    owner: &ServiceOwner,
-    registrations: &[Registration],
+    (alloc, owner): (&Allocation, &ServiceOwner),
+    (registrations, specs): (&[Registration], &Specs<'_>),
 ) -> Result<Outcome, Refusal> {
-    let due = tokens::load_known(context, owner, registrations).await?;
+    let kept = tokens::load_known(context, owner, registrations).await?;
+    let lack = tokens::lack(context, (alloc, owner), (registrations, specs), &kept);
     Ok(match context.services.catalogs.inspect(owner, registrations).await {
-        Ok(Observation::Present) => match due {
-            Some(service) => Outcome::Foreign { why: format!("the token of service {service} expires soon") },
+        Ok(Observation::Present) => match lack {
+            Some(why) => Outcome::Foreign { why },
             None => Outcome::Present(None),
         },
         Ok(Observation::Absent) => Outcome::Absent,

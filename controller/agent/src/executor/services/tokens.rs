@@ -3,27 +3,35 @@
 //! In: the services of an owner. Out: tokens for their registrations, or why a service has none. Services are independent: one that
 //! gets no token delays no other. A service without an identity is registered with the token of a file or of the agent.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use herdlet_api_types::{
     alloc::Allocation,
-    job::{ChangeMode, ConsulAccess, Identity, Provider, Service},
+    job::{ConsulAccess, Identity, Provider, Service},
     service::Registration,
 };
 use herdlet_services::catalog::ServiceOwner;
 use herdlet_vault::{lease::Step, secret::SecretText};
+use tokio::time::timeout;
 
 use crate::{
-    consul::{ConsulCluster, owed::LastHolder},
+    consul::{ConsulCluster, owed::OwedToken},
     executor::{
         Context, Refusal,
         blocking::on_files,
         consul::{Holder, Keeper, Session},
-        identities, login_identity,
+        identities,
+        login_identity::{self, LoginIdentity},
     },
-    held_token::{HeldToken, TokenPlace},
+    held_token::{Confirmation, HeldToken, TokenPlace},
     service_tokens::ServiceToken,
+    token_audit::TokenHolder,
     vault::boot_now,
 };
 
@@ -31,25 +39,43 @@ use crate::{
 pub(super) type Specs<'s> = BTreeMap<String, &'s Service>;
 
 /// The tokens of an owner that are kept.
-type TokensById = BTreeMap<String, ServiceToken>;
+pub(super) type TokensById = BTreeMap<String, ServiceToken>;
 
-/// Gets the tokens of the owner's services in Consul. Returns why services have none.
+/// The longest time for the token of one service: the registrations of the others wait for it.
+const TOKEN_MAX: Duration = Duration::from_secs(15);
+/// The longest time for a replacement, after the last token was verified.
+const REPLACEMENT_MAX: Duration = Duration::from_secs(12);
+
+/// What is known of the tokens of an owner's services.
+#[derive(Default)]
+pub(super) struct Tokens {
+    /// The ids of services that log in.
+    pub(super) wanted: BTreeSet<String>,
+    /// Why services have no token, by their ids.
+    pub(super) refused: BTreeMap<String, String>,
+}
+
+/// Gets the tokens of the owner's services in Consul.
 pub(super) async fn ensure(
     context: &Arc<Context>,
-    alloc: &Arc<Allocation>,
-    owner: &ServiceOwner,
+    (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (registrations, specs): (&[Registration], &Specs<'_>),
-) -> Result<BTreeMap<String, String>, Refusal> {
+) -> Result<Tokens, Refusal> {
     let Some(cluster) = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER) else {
-        return Ok(BTreeMap::new());
+        return Ok(Tokens::default());
     };
-    let mut kept = load(context, owner).await?;
-    let mut wanted = Vec::new();
+    load(context, owner).await?;
+    // Those to be logged out too: their services log in again.
+    let mut kept = read(context, owner).await?;
+    let (mut wanted, mut tokens) = (Vec::new(), Tokens::default());
     for one in registrations.iter().filter(|one| one.provider == Provider::Consul) {
         let spec = specs.get(&one.id);
         let identity = spec.and_then(|service| identity_of((alloc, owner, service), &one.name, cluster));
         match identity {
-            Some(identity) => wanted.push((one, spec, identity, kept.remove(&one.id))),
+            Some(identity) => {
+                tokens.wanted.insert(one.id.clone());
+                wanted.push((one, spec, identity, kept.remove(&one.id)));
+            }
             None => context.services.catalogs.consul.set_token(&one.id, &one.checks, None),
         }
     }
@@ -64,20 +90,21 @@ pub(super) async fn ensure(
             identity,
         };
         let session = Session {
-            context,
+            consuls: &context.consuls,
+            owed: &context.owed_tokens,
             cluster,
             place: TokenPlace { cluster: cluster.name.clone(), namespace: None, partition: None },
             method: &cluster.logins.services.method,
-            holder: Holder { alloc: alloc.id, name: LastHolder::Service(one.name.clone()) },
+            holder: Holder { alloc: alloc.id, name: TokenHolder::Service(one.name.clone()) },
+            replacement_max: REPLACEMENT_MAX,
         };
         let result = async {
             let held = session.ensure(last.map(|token| token.held), &keeper).await?;
             keeper.keep(&held).await?;
             Ok::<_, Refusal>(held)
         };
-        (one, result.await)
+        (one, in_time(result).await)
     });
-    let mut failures = BTreeMap::new();
     let mut current = Vec::new();
     for (one, result) in join_all(logins).await {
         match result {
@@ -87,20 +114,28 @@ pub(super) async fn ensure(
             }
             Err(refusal) => {
                 let why = format!("get a token of Consul for service {}: {}", one.name, refusal.why);
-                failures.insert(one.id.clone(), why);
+                tokens.refused.insert(one.id.clone(), why);
             }
         }
     }
     context.service_tokens.note(owner, current.iter());
-    Ok(failures)
+    Ok(tokens)
 }
 
-/// Makes the kept tokens of an owner known to the catalogue, without a request. Returns the service whose token is to be replaced.
+/// The result of getting the token of one service, or that there is none in time.
+async fn in_time<T>(getting: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    let late = || {
+        Refusal::retry(format!("none within {TOKEN_MAX:?}; the log-in may still wait for its turn at Consul"))
+    };
+    timeout(TOKEN_MAX, getting).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Makes the kept tokens of an owner known to the catalogue, without a request.
 pub(super) async fn load_known(
     context: &Arc<Context>,
     owner: &ServiceOwner,
     registrations: &[Registration],
-) -> Result<Option<String>, Refusal> {
+) -> Result<TokensById, Refusal> {
     let kept = load(context, owner).await?;
     for one in registrations {
         if let Some(token) = kept.get(&one.id) {
@@ -108,24 +143,45 @@ pub(super) async fn load_known(
         }
     }
     context.service_tokens.note(owner, kept.values().map(|token| &token.held));
-    let is_due = |token: &&ServiceToken| matches!(token.held.lease.step(boot_now()), Step::Replace(_));
-    Ok(kept.values().find(is_due).map(|token| token.service.clone()))
+    Ok(kept)
 }
 
-/// Has the tokens logged out whose services are deregistered: all of the owner's, except those of `wanted`.
-pub(super) async fn give_up(
+/// Why the tokens of services are not as they should be.
+pub(super) fn lack(
+    context: &Context,
+    (alloc, owner): (&Allocation, &ServiceOwner),
+    (registrations, specs): (&[Registration], &Specs<'_>),
+    kept: &TokensById,
+) -> Option<String> {
+    let cluster = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER)?;
+    registrations.iter().filter(|one| one.provider == Provider::Consul).find_map(|one| {
+        let service = specs.get(&one.id)?;
+        identity_of((alloc, owner, service), &one.name, cluster)?;
+        match kept.get(&one.id).map(|token| token.held.lease.step(boot_now())) {
+            None => Some(format!("service {} has no token of its own", one.name)),
+            Some(Step::Replace(_)) => Some(format!("the token of service {} expires soon", one.name)),
+            Some(Step::Wait { .. } | Step::Renew) => None,
+        }
+    })
+}
+
+/// Has the tokens logged out that no service is registered with any more: all of the owner's, except those of the services `wanted`.
+pub(super) async fn release(
     context: &Arc<Context>,
     owner: &ServiceOwner,
-    wanted: &[Registration],
+    wanted: &BTreeSet<String>,
 ) -> Result<(), Refusal> {
     let kept = read(context, owner).await?;
-    for token in kept.into_values().filter(|token| !wanted.iter().any(|one| one.id == token.id)) {
-        let ServiceToken { id, service, held, .. } = token;
-        context.services.catalogs.consul.set_token(&id, &[], None);
+    for mut token in kept.into_values().filter(|token| !wanted.contains(&token.id)) {
+        context.services.catalogs.consul.set_token(&token.id, &[], None);
         let (owed, tokens, alloc) =
             (Arc::clone(&context.owed_tokens), Arc::clone(&context.service_tokens), owner.alloc);
         on_files("store the token of a service for its log-out", move || {
-            owed.add(alloc, LastHolder::Service(service), held)?;
+            // The next agent must not use it. Without space, only a crash before the removal makes a difference.
+            token.held = token.held.released();
+            let _ = tokens.keep(alloc, &token);
+            let ServiceToken { id, service, held, .. } = token;
+            owed.add(OwedToken { alloc, holder: TokenHolder::Service(service), held })?;
             tokens.remove(alloc, &id)
         })
         .await?;
@@ -136,11 +192,16 @@ pub(super) async fn give_up(
     Ok(())
 }
 
-/// The kept tokens, which the catalogue knows then: it needs them to deregister services that are no longer wanted.
+/// The kept tokens that can be used. The catalogue knows them then: it needs them to deregister services that are no longer wanted.
 async fn load(context: &Arc<Context>, owner: &ServiceOwner) -> Result<TokensById, Refusal> {
-    let kept = read(context, owner).await?;
+    let mut kept = read(context, owner).await?;
+    let consul = &context.services.catalogs.consul;
+    if !kept.is_empty() {
+        consul.may_hold(owner, kept.len());
+    }
+    kept.retain(|_, token| token.held.confirmation != Confirmation::Released);
     for (id, token) in &kept {
-        context.services.catalogs.consul.set_token(id, &[], Some(token.held.reveal()));
+        consul.set_token(id, &[], Some(token.held.reveal()));
     }
     Ok(kept)
 }
@@ -162,18 +223,9 @@ fn identity_of(
     let rules = cluster.logins.services.identity.as_ref()?;
     let prefix = owner.task.as_ref().map(|task| format!("{task}-")).unwrap_or_default();
     let port = service.port.as_deref().unwrap_or_default();
-    Some(Identity {
-        // Nomad's name.
-        name: format!("consul-service_{prefix}{name}-{port}"),
-        aud: rules.audiences.clone(),
-        ttl: Some(rules.ttl),
-        env: false,
-        file: false,
-        filepath: None,
-        change_mode: ChangeMode::Noop,
-        change_signal: None,
-        extra_claims: Vec::new(),
-    })
+    // Nomad's name.
+    let name = format!("consul-service_{prefix}{name}-{port}");
+    Some(LoginIdentity { name, audiences: rules.audiences.clone(), ttl: rules.ttl }.into())
 }
 
 /// The token of a service.
@@ -209,5 +261,23 @@ impl Keeper for ServiceKeeper<'_> {
         };
         let (tokens, alloc) = (Arc::clone(&self.context.service_tokens), self.alloc.id);
         on_files("keep the token of a service", move || tokens.keep(alloc, &token)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// The registrations of an owner's other services waited for a slow log-in.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_log_in_ends_in_time() {
+        let begun = Instant::now();
+        assert!(in_time(pending::<Result<(), _>>()).await.is_err());
+        assert_eq!(begun.elapsed().as_secs(), TOKEN_MAX.as_secs());
+        assert!(in_time(ready(Ok(()))).await.is_ok());
     }
 }

@@ -6,7 +6,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdlet_base::observation::Class;
 use herdlet_vault::{
     answer::TokenGrant,
     client::JwtLogin,
@@ -46,7 +45,7 @@ impl Session<'_> {
             return self.derive().await;
         }
         let Self { context, access, server, .. } = self;
-        let identity = self.identity().await.map_err(|why| Refusal { class: Class::Retry, why })?;
+        let identity = self.identity().await.map_err(Refusal::retry)?;
         let role = access.role.as_deref().or(server.config.role.as_deref());
         let login = JwtLogin { mount: &server.config.auth_path, role, identity: &identity };
         self.end("log in", context.vaults.log_in(server, self.client.log_in(login)).await)
@@ -66,7 +65,7 @@ impl Session<'_> {
     }
 
     async fn wrapped(&self) -> Result<SecretText, Refusal> {
-        let retry = |why: &str| Refusal { class: Class::Retry, why: why.to_owned() };
+        let retry = |why: &str| Refusal::retry(why.to_owned());
         let cluster = self.context.cluster.get();
         let cluster = cluster.ok_or_else(|| retry("have a token of Vault derived: no cluster joined"))?;
         let request = DeriveRequest {
@@ -95,7 +94,7 @@ impl Session<'_> {
                     FailureClass::Token | FailureClass::Absent | FailureClass::Request => None,
                 };
                 // Also a refused one: roles and settings of Vault change while tasks wait.
-                let refusal = Refusal { class: Class::Retry, why: error.to_string() };
+                let refusal = Refusal::retry(error.to_string());
                 Err(Failure { refusal, retry_after })
             }
         }

@@ -1,6 +1,9 @@
 //! Engines that lose requests, and answers that can't be used: none is taken for the end of something.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use futures_util::StreamExt as _;
@@ -12,9 +15,12 @@ use super::{
     faults::{client, recovery},
     machine::{Link, machines},
 };
-use crate::names::{self, Naming};
+use crate::{
+    names::{self, Naming},
+    stats,
+};
 
-/// An attempt whose container an engine was asked for just before it ended, and had not created, counted as one that had exited with -1.
+/// An attempt whose container was never created was recovered as exited with -1, if the engine ended during the request.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_without_a_container_has_not_started() {
     for machine in machines() {
@@ -79,13 +85,19 @@ async fn a_sample_without_figures_is_not_the_end_of_statistics() {
         let first = usage.next().await.expect("a sample with figures follows").unwrap();
         assert_eq!((first.memory.usage, first.cpu.user_ns), (Some(8192), 6));
         machine.link.send_replace(Link::Works);
-        // The same sample of a container that has ended is the end.
+        // The sample of a container that has ended is the end.
         driver.stop(&attempt_id(1), StopRequest { signal: None, grace: Duration::ZERO }).await.unwrap();
+        machine.link.send_replace(Link::Odd);
+        let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
+        let client = driver.shared.current().reach().await.unwrap();
+        let mut ended = stats::follow(&client, &name, Duration::ZERO, Arc::default());
+        assert!(ended.next().await.is_none(), "figures that follow are not waited for");
+        machine.link.send_replace(Link::Works);
         driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
     }
 }
 
-/// One failed answer, and a command that had succeeded was reported as failed.
+/// After one failed inspection, a command that had succeeded was reported as failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_of_a_command_is_asked_for_again() {
     for machine in machines() {

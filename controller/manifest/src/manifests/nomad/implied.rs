@@ -39,9 +39,13 @@ const ZERO_IS_NOTHING: [(&str, &str); 4] = [
     ("Resources", "MemoryMB"),
 ];
 
-/// Fields whose only value is this one.
-const FIXED: [(&str, &str, &str); 2] =
-    [("Periodic", "SpecType", "cron"), ("Service", "Namespace", "default")];
+/// Fields whose only value is this one: a Consul that is not Enterprise has one namespace and one partition.
+const FIXED: [(&str, &str, &str); 4] = [
+    ("Consul", "Namespace", "default"),
+    ("Consul", "Partition", "default"),
+    ("Periodic", "SpecType", "cron"),
+    ("Service", "Namespace", "default"),
+];
 
 /// The `semver` constraints that servers add for services in Consul, for Vault, and from 1.8 on for bridges. This agent
 /// registers services once Consul answers, and makes bridges without CNI plugins.

@@ -1,14 +1,11 @@
 //! `consul` of a group and a task.
 
-use std::path::Path;
-
 use herdlet_api_types::{
-    job::{ConsulAccess, Provider, Service},
-    manifest::{Consul, TaskSpec, Text, defaults::DEFAULT_IDENTITY},
+    job::{ConsulAccess, Provider, Service, Task},
+    manifest::{Consul, TaskSpec, Text},
 };
-use herdlet_base::token_path::path_of;
 
-use super::{Findings, GroupContext};
+use super::{Findings, GroupContext, identity};
 use crate::yaml::Trail;
 
 /// Where the task finds its token.
@@ -53,10 +50,12 @@ fn elsewhere(consul: Option<&Consul>, services: &[Service], trail: &Trail<'_>, f
         return;
     }
     let trail = trail.field("consul");
+    // The only ones of a Consul that is not Enterprise.
+    let is_named = |name: &Option<String>| name.as_deref().is_some_and(|name| name != "default");
     for (field, is_other) in [
         ("cluster", access.cluster != ConsulAccess::DEFAULT_CLUSTER),
-        ("namespace", access.namespace.is_some()),
-        ("partition", access.partition.is_some()),
+        ("namespace", is_named(&access.namespace)),
+        ("partition", is_named(&access.partition)),
     ] {
         if is_other {
             let message = "services are registered in the Consul `default` only, in the namespace of their tokens; remove this \
@@ -67,17 +66,10 @@ fn elsewhere(consul: Option<&Consul>, services: &[Service], trail: &Trail<'_>, f
 }
 
 /// Requires that no identity has the token's file.
-pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if spec.consul.is_none() {
+pub(super) fn of_task(spec: &TaskSpec, task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    // Also of a group, or of an identity.
+    if task.consul.is_none() {
         return;
     }
-    let list = trail.field("identities");
-    for (index, identity) in spec.identities.iter().flatten().enumerate() {
-        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
-        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
-        if path.is_some_and(|path| path == Path::new(FILE)) {
-            let message = "its file conflicts with that of the token of Consul";
-            findings.problem(&list.item(index).field("filepath"), message);
-        }
-    }
+    identity::leaves_file((FILE, "Consul"), spec, trail, findings);
 }

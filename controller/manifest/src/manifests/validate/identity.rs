@@ -1,6 +1,9 @@
 //! `identities` of a task.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use herdlet_api_types::{
     job::ChangeMode,
@@ -164,5 +167,23 @@ fn file(path: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     if path_of("", Some(path)).is_none() {
         let message = "must be a path to a file in the task's directory, for instance secrets/token, and not in `private` or `alloc`";
         findings.problem(trail, message);
+    }
+}
+
+/// Requires that no identity has the file of the token of a system.
+pub(super) fn leaves_file(
+    (file, system): (&str, &str),
+    spec: &TaskSpec,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let list = trail.field("identities");
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
+        if path.is_some_and(|path| path == Path::new(file)) {
+            let message = format!("its file conflicts with that of the token of {system}");
+            findings.problem(&list.item(index).field("filepath"), message);
+        }
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn validate(
     artifact::of_task(spec, trail, findings);
     secret::of_task(spec, task, trail, findings);
     vault::of_task(spec, trail, findings);
-    consul::of_task(spec, trail, findings);
+    consul::of_task(spec, task, trail, findings);
     template::of_task(own, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);

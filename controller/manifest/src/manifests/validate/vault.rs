@@ -1,14 +1,11 @@
 //! `vault` of a job, a group and a task.
 
-use std::path::Path;
-
 use herdlet_api_types::{
     job::ChangeMode,
-    manifest::{TaskSpec, Text, Vault, defaults::DEFAULT_IDENTITY},
+    manifest::{TaskSpec, Text, Vault},
 };
-use herdlet_base::token_path::path_of;
 
-use super::{Findings, text};
+use super::{Findings, identity, text};
 use crate::yaml::Trail;
 
 /// Where the task finds its token.
@@ -47,13 +44,5 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
     if !spec.vault.as_ref().is_some_and(is_written) {
         return;
     }
-    let list = trail.field("identities");
-    for (index, identity) in spec.identities.iter().flatten().enumerate() {
-        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
-        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
-        if path.is_some_and(|path| path == Path::new(FILE)) {
-            let message = "its file conflicts with that of the token of Vault";
-            findings.problem(&list.item(index).field("filepath"), message);
-        }
-    }
+    identity::leaves_file((FILE, "Vault"), spec, trail, findings);
 }

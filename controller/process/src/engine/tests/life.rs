@@ -226,7 +226,7 @@ async fn failed_starts_say_why() {
         task.id.task = "ä".repeat(128);
         let error = agent.driver.start(task).await.unwrap_err();
         assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
-        // None is recovered as one that has run and exited. One with a record is started again and reports the same failure.
+        // None is recovered as one that has run and exited. The next start of one with a record reports the recorded failure.
         for attempt in 1..=5 {
             let recovery = Recovery { id: id(attempt), config: None, handle: None, network: None };
             match (attempt, agent.driver.recover(recovery).await.unwrap()) {

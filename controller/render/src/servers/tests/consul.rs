@@ -27,7 +27,8 @@ impl OfConsul {
 
 fn key(path: &str) -> Data {
     let query = Query::Consul { function: "key", arguments: vec![path.to_owned()] };
-    Data { origin: Origin::Consul { cluster: "default".to_owned(), namespace: String::new() }, query }
+    let [namespace, partition] = [const { String::new() }; 2];
+    Data { origin: Origin::Consul { cluster: "default".to_owned(), namespace, partition }, query }
 }
 
 #[tokio::test(start_paused = true)]

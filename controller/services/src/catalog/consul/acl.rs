@@ -77,6 +77,16 @@ impl AclError {
             Self::NotFound { .. } | Self::Refused { .. } => false,
         }
     }
+
+    /// Whether the answer is 401 or 403, and not that the token does not exist.
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::NotFound { .. } => false,
+            Self::Refused { status, .. } => {
+                matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            }
+        }
+    }
 }
 
 impl ConsulReader {

@@ -31,10 +31,17 @@ pub(super) struct Tokens {
     agent: Token,
     /// Directory with the tokens of services.
     services: Option<PathBuf>,
-    /// Tokens of log-ins, by the id of a service or of one of its checks.
-    logged_in: Mutex<BTreeMap<String, Token>>,
+    logged_in: Mutex<LoggedIn>,
     /// Random per process, so that hashes of tokens reveal nothing.
     secret: RandomState,
+}
+
+/// Tokens of log-ins.
+#[derive(Debug, Default)]
+struct LoggedIn {
+    services: BTreeMap<String, Token>,
+    /// The service of each check.
+    checks: BTreeMap<String, String>,
 }
 
 /// A token, or none.
@@ -88,24 +95,31 @@ impl Tokens {
         self.services.is_some()
     }
 
-    /// Sets the token of a log-in for a service or a check; without a token, the others apply.
-    pub(super) fn set(&self, id: &str, token: Option<&str>) {
+    /// Sets the token of a log-in for a service and its checks; without a token, the others apply to all of its checks.
+    pub(super) fn set<'c>(&self, id: &str, checks: impl Iterator<Item = &'c str>, token: Option<&str>) {
         let mut logged_in = self.logged_in();
         match token {
             Some(text) => {
                 let token = Token::new(header(text), Source::LogIn, &self.secret);
-                logged_in.insert(id.to_owned(), token);
+                logged_in.services.insert(id.to_owned(), token);
+                logged_in.checks.extend(checks.map(|check| (check.to_owned(), id.to_owned())));
             }
-            None => drop(logged_in.remove(id)),
+            None => {
+                if logged_in.services.remove(id).is_some() {
+                    logged_in.checks.retain(|_, service| service != id);
+                }
+            }
         }
     }
 
     /// The token of a log-in for a service or a check.
     pub(super) fn of_log_in(&self, id: &str) -> Option<Token> {
-        self.logged_in().get(id).cloned()
+        let logged_in = self.logged_in();
+        let service = logged_in.checks.get(id).map_or(id, String::as_str);
+        logged_in.services.get(service).cloned()
     }
 
-    fn logged_in(&self) -> MutexGuard<'_, BTreeMap<String, Token>> {
+    fn logged_in(&self) -> MutexGuard<'_, LoggedIn> {
         self.logged_in.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -261,6 +275,23 @@ mod tests {
         assert!(again.header().unwrap() == "s3cret-two" && again.print() != web.print());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(tokens.of("web").await.unwrap().print(), api.print());
+    }
+
+    #[tokio::test]
+    async fn a_check_has_the_token_of_its_service_until_that_ends() {
+        let tokens = tokens(None);
+        tokens.set("s", ["c", "d"].into_iter(), Some("one"));
+        // The checks of a service that is no longer wanted are not known any more.
+        tokens.set("s", [].into_iter(), Some("two"));
+        for id in ["s", "c", "d"] {
+            assert_eq!(tokens.by_id(id, "web").await.unwrap().header().unwrap(), "two", "{id}");
+        }
+        tokens.set("s", [].into_iter(), None);
+        for id in ["s", "c", "d"] {
+            assert_eq!(tokens.by_id(id, "web").await.unwrap().header().unwrap(), "agents-0wn", "{id}");
+        }
+        let logged_in = tokens.logged_in();
+        assert!(logged_in.services.is_empty() && logged_in.checks.is_empty());
     }
 
     #[tokio::test]

@@ -82,7 +82,7 @@ const REFUSED: [(&str, &str); 4] = [
     ("names", "mac_address"),
     ("network", "network_aliases"),
     // The name is known to the daemons only, and the credentials of the task are not for its mirror.
-    ("private", "registry.test"),
+    ("private", "pull image registry.test:5000/"),
 ];
 
 fn every_job_file_runs(engine: Engine<'_>) {

@@ -62,7 +62,10 @@ fn a_mirror_has_the_image_and_needs_credentials_of_its_own() {
         let image = format!("{REGISTRY}/herdlet-test/busybox:2");
         let refused = agent.cli(&["images", "pull", &image]).ended(1);
         // The last one that can be used: without certificate authorities on the machine, that is the mirror.
-        assert!(refused.stderr.contains(LOCAL_REGISTRY) || refused.stderr.contains(REGISTRY), "{refused:?}");
+        assert!(
+            refused.stderr.contains("access is denied") || refused.stderr.contains(REGISTRY),
+            "{refused:?}"
+        );
         auth(&agent, LOCAL_REGISTRY);
         let task = image_task("t", &image, "command: sleep\nargs: [\"100000\"]", "");
         agent.apply_and_wait(&job("mirrored", "service", "", &[task]));
@@ -77,7 +80,7 @@ fn a_pull_that_fails_uses_the_image_that_is_there_and_reports_it() {
         let mut agent = with_auth(&engine, LOCAL_REGISTRY, "");
         let name = format!("{LOCAL_REGISTRY}/herdlet-test/busybox:1");
         agent.cli(&["images", "pull", &name]).success();
-        // From now on it is refused.
+        // Without credentials the registry refuses the next pull.
         auth(&agent, "other.test");
         let config = "command: sleep\nargs: [\"100000\"]\nforce_pull: true";
         agent.apply_and_wait(&job("there", "service", "", &[image_task("t", &name, config, "")]));
@@ -97,9 +100,7 @@ fn a_registry_with_an_unknown_authority_is_refused() {
         let agent = Agent::start_with(Setup::default().config(config));
         let name = format!("{LOCAL_REGISTRY}/herdlet-test/busybox:1");
         let refused = agent.cli(&["images", "pull", &name]).ended(1);
-        // Without any authorities on the machine there is no https, and the registry refuses plain HTTP.
-        let reasons = ["certificate", "it answers 400"];
-        assert!(reasons.iter().any(|reason| refused.stderr.contains(reason)), "{refused:?}");
+        assert!(refused.stderr.contains("certificate"), "{refused:?}");
         finish(&engine, agent);
     });
 }

@@ -29,7 +29,7 @@ fn nothing_remains_of_engines_whose_test_run_was_killed() {
     let Some(mut engines) = Engines::prepare() else { return };
     let mut run = Command::new("sleep").arg("100000").spawn().unwrap();
     engines.serve_until(&run.id().to_string(), &["docker", "podman"]);
-    for kind in Kind::ALL {
+    for kind in Kind::DAEMONS {
         let engine = engines.engine(kind);
         assert!(engine.images().contains(&IMAGE.to_owned()), "{kind}: {:?}", engine.images());
         engine.stranger("left", &json!({}));

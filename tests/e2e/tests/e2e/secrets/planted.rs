@@ -129,7 +129,7 @@ pub(crate) fn look_everywhere(agent: &Agent, secrets: &[&str]) {
 }
 
 /// The files that outlive the memory of the machine: all but the tasks' own `secrets` and `private`, and plugins.
-fn kept(dir: &Path, files: &mut Vec<PathBuf>) {
+pub(crate) fn kept(dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, kind) = (entry.path(), entry.file_type().unwrap());
         let is_of_task = path.ends_with("t/secrets") || path.ends_with("t/private");

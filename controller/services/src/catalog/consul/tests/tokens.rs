@@ -148,3 +148,23 @@ async fn replaced_token_is_used_by_consul() {
     stop.cancel();
     watch.await.unwrap();
 }
+
+/// A service that had no token for a moment was deregistered.
+#[tokio::test]
+async fn an_untouched_service_stays_as_it_is() {
+    let Some(ground) = Denying::start().await else { return };
+    let consul = ground.client();
+    let [web, api, side] = ["web", "api", "side"].map(|name| registration(1, name, Vec::new()));
+    consul.up(&owner(1), std::slice::from_ref(&web)).await.unwrap();
+    let moved = Registration { port: 9, ..web.clone() };
+    let wanted = [moved, api.clone(), side.clone()];
+    let untouched = [&web, &api].map(|one| one.id.clone()).into();
+    consul.up_except(&owner(1), &wanted, &untouched).await.unwrap();
+    assert_eq!(ground.agent.services().await, [side.id.clone(), web.id.clone()]);
+    assert_eq!(ground.agent.get("/v1/agent/services").await[&web.id]["Port"], 8080);
+    let counts = consul.counts(|_| true);
+    assert_eq!((counts.registered, counts.pending, counts.leaving), (1, 2, 0));
+    // Even if it is the only one.
+    consul.up_except(&owner(1), &wanted[..1], &[web.id.clone()].into()).await.unwrap();
+    assert_eq!(ground.agent.services().await, [web.id]);
+}
