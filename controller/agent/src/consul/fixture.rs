@@ -102,7 +102,6 @@ impl State {
         let token = token.unwrap_or_default();
         self.requests.push(format!("{method} {path} {token}").trim().to_owned());
         if let Some((status, body)) = self.answers.get(path) {
-            // A log-in of which only the answer is wanted.
             return (*status, (*body).to_owned());
         }
         match path {

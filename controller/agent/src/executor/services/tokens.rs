@@ -64,9 +64,8 @@ pub(super) async fn ensure(
     let Some(cluster) = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER) else {
         return Ok(Tokens::default());
     };
-    load(context, owner).await?;
-    // Those to be logged out too: their services log in again.
     let mut kept = read(context, owner).await?;
+    make_known(context, owner, &kept);
     let (mut wanted, mut tokens) = (Vec::new(), Tokens::default());
     for one in registrations.iter().filter(|one| one.provider == Provider::Consul) {
         let spec = specs.get(&one.id);
@@ -130,13 +129,15 @@ async fn in_time<T>(getting: impl Future<Output = Result<T, Refusal>>) -> Result
     timeout(TOKEN_MAX, getting).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Makes the kept tokens of an owner known to the catalogue, without a request.
+/// Makes the kept tokens of an owner known to the catalogue, without a request. Returns those that can be used.
 pub(super) async fn load_known(
     context: &Arc<Context>,
     owner: &ServiceOwner,
     registrations: &[Registration],
 ) -> Result<TokensById, Refusal> {
-    let kept = load(context, owner).await?;
+    let mut kept = read(context, owner).await?;
+    make_known(context, owner, &kept);
+    kept.retain(|_, token| is_usable(token));
     for one in registrations {
         if let Some(token) = kept.get(&one.id) {
             context.services.catalogs.consul.set_token(&one.id, &one.checks, Some(token.held.reveal()));
@@ -192,20 +193,22 @@ pub(super) async fn release(
     Ok(())
 }
 
-/// The kept tokens that can be used. The catalogue knows them then: it needs them to deregister services that are no longer wanted.
-async fn load(context: &Arc<Context>, owner: &ServiceOwner) -> Result<TokensById, Refusal> {
-    let mut kept = read(context, owner).await?;
+/// Makes the tokens that can be used known to the catalogue, which needs them to deregister services that are no longer wanted.
+fn make_known(context: &Context, owner: &ServiceOwner, kept: &TokensById) {
     let consul = &context.services.catalogs.consul;
     if !kept.is_empty() {
         consul.may_hold(owner, kept.len());
     }
-    kept.retain(|_, token| token.held.confirmation != Confirmation::Released);
-    for (id, token) in &kept {
+    for (id, token) in kept.iter().filter(|(_, token)| is_usable(token)) {
         consul.set_token(id, &[], Some(token.held.reveal()));
     }
-    Ok(kept)
 }
 
+fn is_usable(token: &ServiceToken) -> bool {
+    token.held.confirmation != Confirmation::Released
+}
+
+/// The kept tokens, also those to be logged out.
 async fn read(context: &Arc<Context>, owner: &ServiceOwner) -> Result<TokensById, Refusal> {
     let (tokens, owner) = (Arc::clone(&context.service_tokens), owner.clone());
     on_files("read the tokens of services", move || tokens.read(&owner)).await
