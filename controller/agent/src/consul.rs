@@ -9,6 +9,7 @@ pub mod owed;
 
 use std::{
     collections::BTreeMap,
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,9 +17,7 @@ use std::{
 };
 
 use herdlet_config::consul::ConsulLogins;
-use herdlet_services::catalog::{
-    AclError, ConsulConfig, ConsulError, ConsulLogin, ConsulReader, ConsulToken,
-};
+use herdlet_services::catalog::{AclError, ConsulConfig, ConsulError, ConsulReader, ConsulToken};
 use herdlet_vault::{
     lease::{LeaseKind, LeaseTerms},
     login_queue::{LoginQueue, Outage},
@@ -70,20 +69,31 @@ impl Consuls {
         self.clusters.get(name)
     }
 
-    /// Logs in when there is room for it, and counts it.
+    /// Logs in when there is room for it, and counts it. The request, once it is sent, runs to its end even if this is dropped: Consul may
+    /// issue the token.
     ///
     /// # Errors
     /// Those of the log-in.
-    pub async fn log_in(
+    pub async fn log_in<T: Send + 'static>(
         &self,
         cluster: &ConsulCluster,
-        login: ConsulLogin<'_>,
-    ) -> Result<NewToken, AclError> {
-        let asked = async { cluster.reader.log_in(login).await.map_err(LoginError) };
+        request: impl Future<Output = Result<T, AclError>> + Send + 'static,
+    ) -> Result<T, AclError> {
+        let asked = async {
+            match tokio::spawn(request).await {
+                Ok(result) => result.map_err(LoginError::Answer),
+                Err(error) => Err(LoginError::Task(error.to_string())),
+            }
+        };
         let result = cluster.queue.run(Spread::random(), asked).await;
         let counter = if result.is_ok() { &self.logged_in } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
-        result.map(new_token).map_err(|LoginError(error)| error)
+        result.map_err(|error| match error {
+            LoginError::Answer(error) => error,
+            LoginError::Task(why) => {
+                AclError::Unreachable { doing: "log in", address: cluster.name.clone(), why }
+            }
+        })
     }
 
     pub fn figures(&self) -> ConsulLoginFigures {
@@ -95,7 +105,7 @@ impl Consuls {
 }
 
 /// Consul renews no token: one that expires is replaced before.
-fn new_token(issued: ConsulToken) -> NewToken {
+pub(crate) fn new_token(issued: ConsulToken) -> NewToken {
     let ConsulToken { secret, accessor, lifetime } = issued;
     let kind = if lifetime.is_some() { LeaseKind::Fixed } else { LeaseKind::Endless };
     let terms = LeaseTerms { duration: lifetime.unwrap_or_default(), kind };
@@ -103,10 +113,17 @@ fn new_token(issued: ConsulToken) -> NewToken {
 }
 
 /// The error of a log-in, for the queue.
-struct LoginError(AclError);
+enum LoginError {
+    Answer(AclError),
+    /// The task with the request has ended.
+    Task(String),
+}
 
 impl Outage for LoginError {
     fn is_outage(&self) -> bool {
-        self.0.is_of_server()
+        match self {
+            Self::Answer(error) => error.is_of_server(),
+            Self::Task(_) => false,
+        }
     }
 }

@@ -316,7 +316,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
         }
         (Subject::Alloc(alloc, Part::Network), Some(verb)) => network::network(&context, &alloc, verb).await,
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
-            services::group_services(&context, &alloc, network, (verb, &control.cancel)).await
+            services::group_services(&context, &alloc, network, verb).await
         }
         (Subject::Alloc(alloc, Part::Checks), Some(verb)) => {
             services::group_checks(&context, &alloc, network, verb).await
@@ -347,7 +347,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 (TaskPart::CsiPlugin, Some(verb)) => csi_plugin::directories(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
                     let attempted = Attempted { task, launch };
-                    services::task_services(&context, &attempted, (verb, &control.cancel)).await
+                    services::task_services(&context, &attempted, verb).await
                 }
                 (TaskPart::Checks, Some(verb)) => {
                     services::task_checks(&context, &Attempted { task, launch }, verb).await

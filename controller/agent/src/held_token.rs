@@ -1,7 +1,7 @@
 //! The token of a task at Vault or Consul, as it is kept in the task's `private` and shown in its `secrets`.
 //!
 //! In: a token with its lease. Out: the same, after a restart of the agent too, which therefore issues nothing. Both
-//! directories are in memory where that is possible: then a reboot ends the token with the task.
+//! directories are in memory where that is possible: a reboot forgets the token, which the system then lets expire.
 
 use std::ffi::OsStr;
 
@@ -104,8 +104,10 @@ pub enum Confirmation {
     /// The system has accepted it, or needs no time after issuing it.
     #[default]
     Given,
-    /// The system has not accepted it yet.
+    /// The system has not accepted it yet: nothing uses it.
     Awaited,
+    /// It is to be logged out: nothing uses it any more.
+    Released,
 }
 
 /// The files of one task. Their methods block.
@@ -148,6 +150,13 @@ impl HeldToken {
     pub fn lost(mut self) -> Self {
         self.lease.failed(LeaseFailure::Lost, boot_now(), Spread::random());
         self.failure = Some("it was revoked".to_owned());
+        self
+    }
+
+    /// The same, to be logged out.
+    #[must_use]
+    pub fn released(mut self) -> Self {
+        self.confirmation = Confirmation::Released;
         self
     }
 
@@ -213,7 +222,7 @@ impl TokenFiles {
     /// # Errors
     /// If a file can't be removed.
     pub fn remove(&self) -> Result<(), TokenFileError> {
-        let remove = |dir: Option<Dir>, name: &str| match dir.map(|dir| dir.unlink(OsStr::new(name))) {
+        let remove = |dir: Option<Dir>, name: &str| match dir.map(|dir| dir.remove_file(OsStr::new(name))) {
             Some(Err(error)) if !error.is_missing() => Err(error),
             Some(_) | None => Ok(()),
         };

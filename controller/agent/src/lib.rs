@@ -22,6 +22,7 @@ pub mod present;
 pub mod publish;
 pub mod published;
 pub mod requests;
+pub mod runtime_file;
 pub mod server_tokens;
 pub mod service_health;
 pub mod service_tokens;

@@ -12,16 +12,13 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{
-    durable::{self, Outlives, Steps},
-    paths,
-};
+use herdlet_base::{durable, paths};
 use herdlet_services::catalog::ServiceOwner;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use crate::{held_token::HeldToken, vault::boot_now};
+use crate::{held_token::HeldToken, runtime_file, vault::boot_now};
 
 /// The tokens of all services. Methods that access files block.
 pub struct ServiceTokens {
@@ -64,10 +61,20 @@ impl ServiceTokens {
             if entry.file_name().to_str().is_none_or(durable::is_temporary) {
                 continue;
             }
-            let bytes = Zeroizing::new(fs::read(entry.path())?);
-            let token = serde_json::from_slice::<ServiceToken>(&bytes).ok();
-            if let Some(token) = token.filter(|token| token.task == owner.task) {
-                found.insert(token.id.clone(), token);
+            let bytes = match fs::read(entry.path()) {
+                Ok(bytes) => Zeroizing::new(bytes),
+                // Another owner has removed its own.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            match serde_json::from_slice::<ServiceToken>(&bytes) {
+                Ok(token) if token.task == owner.task => drop(found.insert(token.id.clone(), token)),
+                Ok(_) => {}
+                Err(_) => tracing::warn!(
+                    alloc = %owner.alloc,
+                    file = ?entry.file_name(),
+                    "the file of a service's token of Consul is damaged: the service logs in again, and the token stays valid until it expires"
+                ),
             }
         }
         Ok(found)
@@ -79,13 +86,7 @@ impl ServiceTokens {
     /// If it can't be written.
     pub fn keep(&self, alloc: AllocId, token: &ServiceToken) -> io::Result<()> {
         let bytes = Zeroizing::new(serde_json::to_vec(token)?);
-        durable::make_dir(&self.of_alloc(alloc))?;
-        let file = self.file(alloc, &token.id);
-        let written = durable::write_in_steps(&file, &bytes, Outlives::Processes, &Steps::default());
-        if written.is_err() {
-            let _ = durable::discard(&file);
-        }
-        written
+        runtime_file::write(&self.file(alloc, &token.id), &bytes)
     }
 
     /// Removes the token of a service, and the directory of an allocation that has no other.
@@ -93,7 +94,7 @@ impl ServiceTokens {
     /// # Errors
     /// If it can't be removed.
     pub fn remove(&self, alloc: AllocId, id: &str) -> io::Result<()> {
-        durable::remove_in_steps(&self.file(alloc, id), Outlives::Processes, &Steps::default())?;
+        runtime_file::remove(&self.file(alloc, id))?;
         match fs::remove_dir(self.of_alloc(alloc)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
             // It has others, or is gone.

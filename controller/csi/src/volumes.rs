@@ -119,7 +119,7 @@ pub struct NodeVolumes {
     /// One for each volume in use by a call.
     locks: Mutex<BTreeMap<VolumeName, Weak<tokio::sync::Mutex<()>>>>,
     /// Held for each step on disk. Volumes have common parents, which are removed when they are empty.
-    steps: Arc<Mutex<()>>,
+    steps: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Namespace and name of a volume.
@@ -290,9 +290,9 @@ impl NodeVolumes {
         &self,
         work: impl FnOnce(&Claims<'_>) -> Result<T, VolumeError> + Send + 'static,
     ) -> Result<T, VolumeError> {
-        let (root, steps) = (Arc::clone(&self.root), Arc::clone(&self.steps));
+        let (root, alone) = (Arc::clone(&self.root), Arc::clone(&self.steps).lock_owned().await);
         let result = off_thread(move || {
-            let _alone = steps.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = alone;
             work(&Claims::new(&root))
         });
         result.await.map_err(|_| VolumeError::Interrupted)?

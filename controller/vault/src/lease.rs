@@ -229,6 +229,12 @@ impl LeaseRecord {
         }
     }
 
+    /// Whether its system has ended it before its time.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.replace == Some(ReplaceReason::Lost)
+    }
+
     /// Whether the time that Vault has given is over. The value may still work; only Vault knows. Always false for times of
     /// another boot and for recovered tokens.
     #[must_use]

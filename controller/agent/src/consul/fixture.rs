@@ -69,7 +69,7 @@ impl FakeConsul {
         self.state.lock().unwrap().known.insert(token.to_owned());
     }
 
-    /// Answers so for a path from now on.
+    /// Sets the answer for a path.
     pub(crate) fn answer(&self, path: &'static str, status: u16, body: &'static str) {
         self.state.lock().unwrap().answers.insert(path, (status, body));
     }
@@ -85,7 +85,7 @@ impl FakeConsul {
     }
 }
 
-/// The client of a Consul that nobody serves if the address is closed.
+/// The client of a Consul at this address, which may be closed.
 pub(crate) fn consuls(address: &str) -> Arc<Consuls> {
     let config = ConsulConfig::resolve(Some(address), None, |_| None).unwrap();
     let clusters = [("default".to_owned(), (config, Default::default()))].into();
@@ -102,7 +102,6 @@ impl State {
         let token = token.unwrap_or_default();
         self.requests.push(format!("{method} {path} {token}").trim().to_owned());
         if let Some((status, body)) = self.answers.get(path) {
-            // A log-in of which only the answer is wanted.
             return (*status, (*body).to_owned());
         }
         match path {

@@ -1,14 +1,14 @@
 //! Tokens of Consul that are no longer used and must be logged out.
 //!
-//! In: tokens of tasks that have ended, of services that are deregistered, of log-ins that came to nothing. Out: requests, repeated until
-//! Consul answers. Each token is stored until its log-out is confirmed, so that no crash and no outage leaves it valid. The store is in
-//! the runtime directory, as the tokens of services are.
+//! In: tokens of tasks that have ended, of services that are deregistered, of log-ins whose token could not be kept. Out: requests,
+//! repeated until Consul answers. Each token is stored until its log-out is confirmed, so that no crash of the agent and no outage leaves
+//! it valid. The store is in the runtime directory, as the tokens of services are: a reboot loses it.
 
 use std::{ffi::OsString, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::AllocId;
-use herdlet_base::durable::{self, Outlives, Steps};
+use herdlet_base::durable;
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::AclError;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 use super::{ConsulCluster, Consuls};
 use crate::{
     held_token::HeldToken,
+    runtime_file,
     token_audit::{TokenAudit, TokenHolder},
 };
 
@@ -32,14 +33,21 @@ pub struct OwedTokens {
 }
 
 /// A token of a holder. Has no `Debug`: it is a secret.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct OwedToken {
     pub alloc: AllocId,
     pub holder: TokenHolder,
     pub held: HeldToken,
 }
 
-/// What became of one token.
+/// A new token that is owed a log-out until its holder takes it: the log-in may have been dropped meanwhile.
+pub struct IssuedToken {
+    token: OwedToken,
+    owed: Arc<OwedTokens>,
+    is_taken: bool,
+}
+
+/// The result of logging one token out.
 enum Attempt {
     /// It is gone.
     Done,
@@ -57,7 +65,7 @@ impl OwedTokens {
     /// Stores a token and its replacement, if it has one, which are then logged out. Storing them again changes nothing. Blocks.
     ///
     /// # Errors
-    /// If one can't be stored: the caller must keep them.
+    /// If one can't be stored. The caller must keep both; its replacement may be stored, and is then logged out.
     pub fn add(&self, token: OwedToken) -> io::Result<()> {
         let OwedToken { alloc, holder, mut held } = token;
         if let Some(next) = held.next.take() {
@@ -65,12 +73,7 @@ impl OwedTokens {
         }
         let token = OwedToken { alloc, holder, held };
         let bytes = Zeroizing::new(serde_json::to_vec(&token)?);
-        let path = self.dir.join(token.name());
-        durable::make_dir(&self.dir)?;
-        let written = durable::write_in_steps(&path, &bytes, Outlives::Processes, &Steps::default());
-        if written.is_err() {
-            let _ = durable::discard(&path);
-        }
+        let written = runtime_file::write(&self.dir.join(token.name()), &bytes);
         self.changed.notify_one();
         written
     }
@@ -130,7 +133,7 @@ impl OwedTokens {
             match consuls.cluster(&token.held.place.cluster) {
                 Some(cluster) => match token.log_out(cluster).await {
                     Err(AclError::Unreachable { .. }) => return Attempt::Unreachable,
-                    Err(error) if error.may_pass() => return Attempt::Failed,
+                    Err(error) if !error.is_denied() => return Attempt::Failed,
                     Ok(()) | Err(_) => {}
                 },
                 // Nothing can be done about it; it may expire.
@@ -176,7 +179,7 @@ impl OwedTokens {
     }
 
     fn remove(&self, name: &OsString) -> io::Result<()> {
-        durable::remove_in_steps(&self.dir.join(name), Outlives::Processes, &Steps::default())
+        runtime_file::remove(&self.dir.join(name))
     }
 }
 
@@ -191,7 +194,7 @@ impl OwedToken {
             result => result,
         };
         match &result {
-            Err(error) if error.may_pass() => {}
+            Err(error) if !error.is_denied() => {}
             Err(error) => self.audit().end(Some(&error.to_string())),
             Ok(()) => self.audit().end(None),
         }
@@ -212,6 +215,30 @@ impl OwedToken {
     /// The name of its file.
     fn name(&self) -> OsString {
         format!("{:016x}", self.held.id).into()
+    }
+}
+
+impl IssuedToken {
+    pub fn new(owed: Arc<OwedTokens>, token: OwedToken) -> Self {
+        Self { token, owed, is_taken: false }
+    }
+
+    /// Gives the token to its holder.
+    pub fn take(mut self) -> HeldToken {
+        self.is_taken = true;
+        self.token.held.clone()
+    }
+}
+
+impl Drop for IssuedToken {
+    /// Writes a small file in memory, if nobody has taken the token.
+    fn drop(&mut self) {
+        if self.is_taken {
+            return;
+        }
+        if let Err(error) = self.owed.add(self.token.clone()) {
+            tracing::warn!(%error, "failed to store a token of Consul for its log-out; it stays valid until it expires");
+        }
     }
 }
 

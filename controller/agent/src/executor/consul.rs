@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     consul::{ConsulCluster, owed::OwedToken},
-    held_token::{HeldToken, OF_CONSUL, TaskFile, TokenFiles, TokenPlace},
+    held_token::{Confirmation, HeldToken, OF_CONSUL, TaskFile, TokenFiles, TokenPlace},
     present,
     token_audit::TokenHolder,
     vault::boot_now,
@@ -41,7 +41,7 @@ use crate::{
 
 /// A task whose Consul is not in the config asks again in this period; a restart with another config comes first.
 const UNCONFIGURED_PERIOD: Duration = Duration::from_secs(3_600);
-/// A replacement in progress delays the end of its task.
+/// A replacement that takes longer is continued by a later try.
 const REPLACEMENT_MAX: Duration = Duration::from_secs(30);
 /// Consul reports no event when a token is deleted: it is looked up once in this period.
 const VERIFICATION_PERIOD: Duration = Duration::from_secs(300);
@@ -66,7 +66,7 @@ pub async fn consul(
     let outcome = match verb {
         PlaceVerb::Inspect => inspect(context, workload).await,
         PlaceVerb::Up => ensure(context, workload, cancelled).await,
-        PlaceVerb::Down => give_up(context, workload).await,
+        PlaceVerb::Down => release(context, workload).await,
     };
     outcome.unwrap_or_else(Outcome::from)
 }
@@ -100,7 +100,7 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
 /// The token of a task that wants one.
 async fn token(context: &Arc<Context>, workload: &Workload) -> Result<Option<HeldToken>, Refusal> {
     let Some((access, TokenNeed::Token(..))) = wanted(context, workload) else { return Ok(None) };
-    let held = read(context, workload).await?.filter(|held| held.place == place_of(access));
+    let held = read(context, workload).await?.filter(|held| is_for(held, access));
     held.map(Some).ok_or_else(|| Refusal::retry("read the token of Consul: it is not there".to_owned()))
 }
 
@@ -137,10 +137,10 @@ fn identity_of(
 async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
     let held = read(context, workload).await?;
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
-    let held = held.filter(|held| held.place == place_of(access));
+    let held = held.filter(|held| is_for(held, access));
     let held = match (held, wanted) {
         (None, TokenNeed::Nothing) => return Ok(Outcome::Present(None)),
-        // It is given up.
+        // `ensure` releases it.
         (Some(_), TokenNeed::Nothing) | (None, TokenNeed::Token(..) | TokenNeed::Unconfigured) => {
             return Ok(Outcome::Absent);
         }
@@ -162,7 +162,7 @@ async fn ensure(
     let held = read(context, workload).await?;
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
     let (cluster, identity) = match wanted {
-        TokenNeed::Nothing => return give_up(context, workload).await,
+        TokenNeed::Nothing => return release(context, workload).await,
         TokenNeed::Token(cluster, identity) => (cluster, identity),
         TokenNeed::Unconfigured => {
             let on = format!(
@@ -192,17 +192,17 @@ async fn ensure(
     if let Some(other) = other {
         session.owe(other).await?;
     }
-    // A log-in that is dropped before Consul has answered may leave a token, which ends with its lifetime. Any other is kept, or
-    // logged out.
     let held = tokio::select! {
         biased;
         () = cancelled.cancelled() => return Err(Refusal::retry("get a token of Consul: the task is to end".to_owned())),
         ensured = session.ensure(held, &keeper) => ensured?,
     };
-    keeper.show(&held).await?;
+    let shown = keeper.show(&held).await;
+    // Also if it could not be shown: templates read the token in `private`.
     if last.is_some_and(|last| last != held.id) {
         context.renderer.consul_token_changed(workload.alloc.id, workload.position());
     }
+    shown?;
     let now = boot_now();
     Ok(match (held.lease.failing_since_ns(now), held.lease.due_in(now)) {
         (Some(since_ns), Some(ask_in)) => {
@@ -251,14 +251,19 @@ impl TaskKeeper<'_> {
 }
 
 /// Removes the token from the task, and has it logged out.
-async fn give_up(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
+async fn release(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
+    let files = Arc::new(files(context, workload));
     if let Some(held) = read(context, workload).await? {
         let name = workload.task().map(|task| task.name.clone()).unwrap_or_default();
-        let owed = Arc::clone(&context.owed_tokens);
-        let token = OwedToken { alloc: workload.alloc.id, holder: TokenHolder::Task(name), held };
-        on_files("store the token of Consul for its log-out", move || owed.add(token)).await?;
+        let (owed, own, alloc) = (Arc::clone(&context.owed_tokens), Arc::clone(&files), workload.alloc.id);
+        on_files("store the token of Consul for its log-out", move || {
+            // The next agent must not use it. Without space, only a crash before the removal makes a difference.
+            let released = held.released();
+            let _ = own.write(&released, TaskFile::Disabled);
+            owed.add(OwedToken { alloc, holder: TokenHolder::Task(name), held: released })
+        })
+        .await?;
     }
-    let files = files(context, workload);
     on_files("remove the token of Consul", move || files.remove()).await?;
     Ok(Outcome::Done(None))
 }
@@ -275,6 +280,11 @@ fn files(context: &Context, workload: &Workload) -> TokenFiles {
     let dir = TaskDir::new(context.paths.task(&workload.alloc.id, name), context.privileges);
     let access = task.map_or(FileAccess::Owner(None), file_access::widest);
     TokenFiles { names: &OF_CONSUL, dir, access }
+}
+
+/// Whether the task can use the token.
+fn is_for(held: &HeldToken, access: &ConsulAccess) -> bool {
+    held.confirmation != Confirmation::Released && held.place == place_of(access)
 }
 
 fn place_of(access: &ConsulAccess) -> TokenPlace {

@@ -123,24 +123,20 @@ pub async fn group_services(
     context: &Arc<Context>,
     alloc: &Arc<Allocation>,
     network: Option<&AllocNetwork>,
-    (verb, cancelled): (PlaceVerb, &CancellationToken),
+    verb: PlaceVerb,
 ) -> Outcome {
     let (owner, resolved) = of_group(context, alloc, network);
     let specs = resolved.specs(alloc, None);
-    carry_out(context, (alloc, &owner), (&resolved, &specs), (verb, cancelled)).await
+    carry_out(context, (alloc, &owner), (&resolved, &specs), verb).await
 }
 
 /// A task's services.
-pub async fn task_services(
-    context: &Arc<Context>,
-    attempted: &Attempted,
-    (verb, cancelled): (PlaceVerb, &CancellationToken),
-) -> Outcome {
+pub async fn task_services(context: &Arc<Context>, attempted: &Attempted, verb: PlaceVerb) -> Outcome {
     let Some((owner, resolved)) = of_attempt(context, attempted).await else {
         return retry("find the task".to_owned());
     };
     let specs = resolved.specs(&attempted.task.alloc, attempted.task.task());
-    carry_out(context, (&attempted.task.alloc, &owner), (&resolved, &specs), (verb, cancelled)).await
+    carry_out(context, (&attempted.task.alloc, &owner), (&resolved, &specs), verb).await
 }
 
 /// Fills the built-in catalogue with the entries it had under the earlier agent, so that clients find running services from the

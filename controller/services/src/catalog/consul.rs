@@ -122,6 +122,11 @@ impl Consul {
         self.held.holds(owner)
     }
 
+    /// Notes that services of `owner` may be there, of an earlier agent: their removal must be confirmed.
+    pub fn may_hold(&self, owner: &ServiceOwner, count: usize) {
+        self.held.may_hold(owner, count);
+    }
+
     /// Sets the token of a log-in with which a service is registered, and the results of its checks are reported, also of those named
     /// before; without it, the token of a file or of the agent. Sends no request.
     pub fn set_token(&self, id: &str, checks: &[RegisteredCheck], token: Option<&str>) {

@@ -39,9 +39,13 @@ async fn a_token_stays_owed_until_consul_has_answered() {
     let away = consuls("http://127.0.0.1:1");
     assert!(!store.log_out_all(&away).await);
     // Agents of Consul answer the first while there is no leader, the third in case of another fault.
-    for (status, body) in
-        [(500, "No cluster leader"), (502, "from a proxy"), (500, "unknown"), (429, "too many")]
-    {
+    for (status, body) in [
+        (500, "No cluster leader"),
+        (502, "from a proxy"),
+        (500, "unknown"),
+        (429, "too many"),
+        (404, "a proxy's"),
+    ] {
         consul.answer("/v1/acl/logout", status, body);
         assert!(!store.log_out_all(&consul.consuls).await, "{status}");
         assert_eq!(count(&store), 1, "{status}");
@@ -112,6 +116,16 @@ async fn a_token_is_owed_with_its_replacement() {
     let mut requests = consul.requests();
     requests.sort();
     assert_eq!(requests, ["POST /v1/acl/logout s-1", "POST /v1/acl/logout s-2"]);
+}
+
+#[test]
+fn an_issued_token_that_nobody_takes_is_owed() {
+    let parent = tempfile::tempdir().unwrap();
+    let store = store(&parent);
+    let issued = |text| IssuedToken::new(Arc::clone(&store), token(text, "default"));
+    assert_eq!((issued("s-1").take().reveal(), count(&store)), ("s-1", 0));
+    drop(issued("s-2"));
+    assert_eq!(count(&store), 1);
 }
 
 #[tokio::test(start_paused = true)]

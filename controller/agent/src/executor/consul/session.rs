@@ -18,8 +18,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     consul::{
-        ConsulCluster, Consuls,
-        owed::{OwedToken, OwedTokens},
+        ConsulCluster, Consuls, new_token,
+        owed::{IssuedToken, OwedToken, OwedTokens},
     },
     executor::{Refusal, blocking::on_files},
     held_token::{Confirmation, HeldToken, TokenPlace},
@@ -36,6 +36,7 @@ const LOOK_LONGEST: Duration = Duration::from_secs(1);
 const LATE_MAX: Duration = Duration::from_secs(120);
 
 /// Who gets a token.
+#[derive(Clone)]
 pub(in crate::executor) struct Holder {
     pub(in crate::executor) alloc: AllocId,
     pub(in crate::executor) name: TokenHolder,
@@ -54,7 +55,7 @@ pub(in crate::executor) trait Keeper: Sync {
 pub(in crate::executor) struct Session<'a> {
     pub(in crate::executor) consuls: &'a Consuls,
     pub(in crate::executor) owed: &'a Arc<OwedTokens>,
-    pub(in crate::executor) cluster: &'a ConsulCluster,
+    pub(in crate::executor) cluster: &'a Arc<ConsulCluster>,
     pub(in crate::executor) place: TokenPlace,
     /// The auth method.
     pub(in crate::executor) method: &'a str,
@@ -73,21 +74,19 @@ impl Session<'_> {
         keeper: &impl Keeper,
     ) -> Result<HeldToken, Refusal> {
         let Some(mut held) = held else { return self.begin(keeper).await };
-        match held.lease.step(boot_now()) {
-            Step::Replace(_) => {}
-            Step::Wait { .. } | Step::Renew => match self.confirm(&mut held).await {
+        match (held.confirmation, held.lease.step(boot_now())) {
+            (Confirmation::Given, Step::Replace(_)) => {}
+            // It stays in use until the next try.
+            (Confirmation::Given, Step::Wait { .. }) if held.lease.is_lost() => return Ok(held),
+            (Confirmation::Given, Step::Wait { .. } | Step::Renew) => match self.confirm(&mut held).await {
                 Ok(()) => return Ok(held),
-                // One that has never been confirmed is of no use yet.
-                Err(LookUpFailure::Later(why)) if held.confirmation == Confirmation::Awaited => {
-                    return Err(Refusal::retry(why));
-                }
                 Err(LookUpFailure::Later(why)) => {
                     tracing::debug!(why, accessor = held.accessor, "failed to verify a token of Consul");
                     return Ok(held);
                 }
                 Err(LookUpFailure::Gone) => {
                     let why = "Consul has no such token any more; it logs in again";
-                    self.audit("verify", &held.accessor).end(Some(why));
+                    audit(&self.holder, &self.place, ("verify", &held.accessor)).end(Some(why));
                     // Another of Consul's servers may still have it.
                     let next = held.next.take();
                     self.owe(held.clone()).await?;
@@ -95,15 +94,20 @@ impl Session<'_> {
                     held.next = next;
                 }
             },
+            (Confirmation::Awaited, Step::Wait { .. } | Step::Renew) => match self.confirm(&mut held).await {
+                Ok(()) => return Ok(held),
+                Err(LookUpFailure::Later(why)) => return Err(Refusal::retry(why)),
+                Err(LookUpFailure::Gone) => return self.begin_again(held, keeper).await,
+            },
+            (Confirmation::Awaited, Step::Replace(_)) | (Confirmation::Released, _) => {
+                return self.begin_again(held, keeper).await;
+            }
         }
         let why = match timeout(self.replacement_max, self.replace(&mut held, keeper)).await {
             Ok(Ok(other)) => return Ok(other),
             Ok(Err(refusal)) => refusal.why,
             Err(_) => "log in: no answer in time".to_owned(),
         };
-        if held.confirmation == Confirmation::Awaited {
-            return Err(Refusal::retry(why));
-        }
         held.lease.failed(LeaseFailure::Later { retry_after: None }, boot_now(), Spread::random());
         held.failure = Some(why);
         Ok(held)
@@ -113,6 +117,12 @@ impl Session<'_> {
     pub(in crate::executor) async fn owe(&self, held: HeldToken) -> Result<(), Refusal> {
         let (owed, token) = (Arc::clone(self.owed), self.owed_token(held));
         on_files("store the token of Consul for its log-out", move || owed.add(token)).await
+    }
+
+    /// Logs in for a holder whose last token nothing uses.
+    async fn begin_again(&self, last: HeldToken, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
+        self.owe(last).await?;
+        self.begin(keeper).await
     }
 
     /// Logs in for a holder without a token.
@@ -128,23 +138,25 @@ impl Session<'_> {
 
     /// Logs in for a holder with a token, unless it has done so before. Returns the new token once it is confirmed.
     async fn replace(&self, held: &mut HeldToken, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
-        if held.next.is_none() {
-            held.next = Some(Box::new(self.log_in(keeper).await?));
-            if let Err(refusal) = keeper.keep(held).await {
-                if let Some(next) = held.next.take() {
-                    self.return_unkept(*next).await;
+        let mut next = match held.next.clone() {
+            Some(next) => *next,
+            None => {
+                let next = self.log_in(keeper).await?;
+                held.next = Some(Box::new(next.clone()));
+                if let Err(refusal) = keeper.keep(held).await {
+                    held.next = None;
+                    self.return_unkept(next).await;
+                    return Err(refusal);
                 }
-                return Err(refusal);
+                next
             }
-        }
-        let Some(next) = &mut held.next else { return Err(Refusal::retry("log in: no token".to_owned())) };
-        match self.confirm(next).await {
-            Ok(()) => Ok(HeldToken::clone(next)),
+        };
+        match self.confirm(&mut next).await {
+            Ok(()) => Ok(next),
             Err(LookUpFailure::Gone) => {
                 // The next try logs in again.
-                if let Some(next) = held.next.take() {
-                    self.owe(*next).await?;
-                }
+                held.next = None;
+                self.owe(next).await?;
                 Err(LookUpFailure::Gone.into())
             }
             Err(later) => Err(later.into()),
@@ -167,30 +179,38 @@ impl Session<'_> {
         OwedToken { alloc: self.holder.alloc, holder: self.holder.name.clone(), held }
     }
 
+    /// Logs in. A token that Consul issues after this was dropped is logged out.
     async fn log_in(&self, keeper: &impl Keeper) -> Result<HeldToken, Refusal> {
         let bearer = keeper.bearer().await?;
         let (kind, name) = match &self.holder.name {
             TokenHolder::Task(name) => ("task", name),
             TokenHolder::Service(name) => ("service", name),
         };
-        let login = ConsulLogin {
-            method: self.method,
-            bearer: bearer.reveal(),
-            // As Nomad does.
-            meta: [("requested_by", format!("nomad_{kind}_{name}"))].into(),
-            namespace: self.place.namespace.as_deref(),
-            partition: self.place.partition.as_deref(),
+        // As Nomad does.
+        let requested_by = format!("nomad_{kind}_{name}");
+        let (cluster, owed, method) =
+            (Arc::clone(self.cluster), Arc::clone(self.owed), self.method.to_owned());
+        let (holder, place) = (self.holder.clone(), self.place.clone());
+        let request = async move {
+            let login = ConsulLogin {
+                method: &method,
+                bearer: bearer.reveal(),
+                meta: [("requested_by", requested_by)].into(),
+                namespace: place.namespace.as_deref(),
+                partition: place.partition.as_deref(),
+            };
+            let issued = cluster.reader.log_in(login).await?;
+            let mut held = HeldToken::new(new_token(issued), place.clone());
+            held.confirmation = Confirmation::Awaited;
+            audit(&holder, &place, ("log in", &held.accessor)).end(None);
+            let token = OwedToken { alloc: holder.alloc, holder: holder.name, held };
+            Ok(IssuedToken::new(owed, token))
         };
-        match self.consuls.log_in(self.cluster, login).await {
-            Ok(new) => {
-                self.audit("log in", &new.accessor).end(None);
-                let mut held = HeldToken::new(new, self.place.clone());
-                held.confirmation = Confirmation::Awaited;
-                Ok(held)
-            }
+        match self.consuls.log_in(self.cluster, request).await {
+            Ok(issued) => Ok(issued.take()),
             Err(error) => {
                 let why = format!("{error} (auth method `{}`)", self.method);
-                self.audit("log in", "").end(Some(&why));
+                audit(&self.holder, &self.place, ("log in", "")).end(Some(&why));
                 // Also a refused one: methods and rules of Consul change while tasks wait.
                 Err(Refusal::retry(why))
             }
@@ -220,16 +240,21 @@ impl Session<'_> {
         held.confirmation = Confirmation::Given;
         Ok(())
     }
+}
 
-    fn audit<'s>(&'s self, operation: &'static str, accessor: &'s str) -> TokenAudit<'s> {
-        TokenAudit {
-            system: "Consul",
-            alloc: self.holder.alloc,
-            holder: self.holder.name.clone(),
-            operation,
-            cluster: &self.place.cluster,
-            accessor,
-        }
+/// The audit of an operation on the token with this accessor.
+fn audit<'h>(
+    holder: &'h Holder,
+    place: &'h TokenPlace,
+    (operation, accessor): (&'static str, &'h str),
+) -> TokenAudit<'h> {
+    TokenAudit {
+        system: "Consul",
+        alloc: holder.alloc,
+        holder: holder.name.clone(),
+        operation,
+        cluster: &place.cluster,
+        accessor,
     }
 }
 

@@ -8,7 +8,6 @@ use herdlet_api_types::{alloc::Allocation, job::Provider, service::Registration}
 use herdlet_base::observation::Observation;
 use herdlet_plan::action::Outcome;
 use herdlet_services::catalog::ServiceOwner;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Resolved, checking, refused,
@@ -21,12 +20,12 @@ pub(super) async fn carry_out(
     context: &Arc<Context>,
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (resolved, specs): (&Resolved, &Specs<'_>),
-    (verb, cancelled): (PlaceVerb, &CancellationToken),
+    verb: PlaceVerb,
 ) -> Outcome {
     let outcome = match verb {
-        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs), cancelled).await,
+        PlaceVerb::Up => up(context, (alloc, owner), (resolved, specs)).await,
         PlaceVerb::Down => down(context, owner, &resolved.registrations).await,
-        PlaceVerb::Inspect => inspect(context, owner, &resolved.registrations).await,
+        PlaceVerb::Inspect => inspect(context, (alloc, owner), (&resolved.registrations, specs)).await,
     };
     outcome.unwrap_or_else(Outcome::from)
 }
@@ -35,16 +34,17 @@ async fn up(
     context: &Arc<Context>,
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (resolved, specs): (&Resolved, &Specs<'_>),
-    cancelled: &CancellationToken,
 ) -> Result<Outcome, Refusal> {
     let Resolved { registrations, broken, .. } = resolved;
-    let tokens = tokens::ensure(context, (alloc, owner), (registrations, specs), cancelled).await?;
+    let tokens = tokens::ensure(context, (alloc, owner), (registrations, specs)).await?;
     let without_token = tokens.refused.keys().cloned().collect();
-    if let Err(error) = context.services.catalogs.up(owner, registrations, &without_token).await {
-        return Ok(refused(&error));
+    let registered = context.services.catalogs.up(owner, registrations, &without_token).await;
+    if registered.is_ok() {
+        tokens::release(context, owner, &tokens.wanted).await?;
     }
-    tokens::release(context, owner, &tokens.wanted).await?;
-    let failures: Vec<&str> = broken.iter().chain(tokens.refused.values()).map(String::as_str).collect();
+    let registration = registered.err().map(|error| error.to_string());
+    let failures: Vec<&str> =
+        broken.iter().chain(tokens.refused.values()).chain(&registration).map(String::as_str).collect();
     Ok(match failures.is_empty() {
         true if registrations.iter().any(|one| one.provider == Provider::Consul) => checking(registrations),
         true => Outcome::Done(None),
@@ -68,13 +68,14 @@ async fn down(
 
 async fn inspect(
     context: &Arc<Context>,
-    owner: &ServiceOwner,
-    registrations: &[Registration],
+    (alloc, owner): (&Allocation, &ServiceOwner),
+    (registrations, specs): (&[Registration], &Specs<'_>),
 ) -> Result<Outcome, Refusal> {
-    let due = tokens::load_known(context, owner, registrations).await?;
+    let kept = tokens::load_known(context, owner, registrations).await?;
+    let lack = tokens::lack(context, (alloc, owner), (registrations, specs), &kept);
     Ok(match context.services.catalogs.inspect(owner, registrations).await {
-        Ok(Observation::Present) => match due {
-            Some(service) => Outcome::Foreign { why: format!("the token of service {service} expires soon") },
+        Ok(Observation::Present) => match lack {
+            Some(why) => Outcome::Foreign { why },
             None => Outcome::Present(None),
         },
         Ok(Observation::Absent) => Outcome::Absent,

@@ -78,18 +78,7 @@ impl AclError {
         }
     }
 
-    /// Whether the same request may succeed later.
-    pub fn may_pass(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } => true,
-            Self::NotFound { .. } => false,
-            Self::Refused { status, .. } => {
-                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
-            }
-        }
-    }
-
-    /// Whether Consul knows the token, and denies the request.
+    /// Whether the answer is 401 or 403, and not that the token does not exist.
     pub fn is_denied(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::NotFound { .. } => false,

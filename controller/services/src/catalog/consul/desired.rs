@@ -174,6 +174,14 @@ impl DesiredServices {
         self.owners().leaving.insert(owner.clone(), known);
     }
 
+    /// Services of an earlier agent may be there. Changes nothing for an owner that is known.
+    pub(super) fn may_hold(&self, owner: &ServiceOwner, count: usize) {
+        let mut owners = self.owners();
+        if !owners.contains(owner) {
+            owners.leaving.insert(owner.clone(), count);
+        }
+    }
+
     /// Records the result of a removal.
     pub(super) fn released(&self, owner: &ServiceOwner, result: &Result<(), CatalogError>) {
         if result.is_ok() {

@@ -50,6 +50,19 @@ fn registration(n: u8, name: &str, checks: Vec<RegisteredCheck>) -> Registration
     }
 }
 
+/// The agent forgot a service whose removal an earlier agent had not confirmed, and logged its token out.
+#[tokio::test]
+async fn the_removal_of_services_of_an_earlier_agent_must_be_confirmed() {
+    let (sender, _events) = mpsc::channel(1);
+    let built_in = Arc::new(crate::catalog::BuiltIn::new(sender));
+    let catalogs = crate::catalog::Catalogs { built_in, consul: Arc::new(Consul::absent()) };
+    assert!(catalogs.down(&owner(1), &[]).await.is_ok(), "no request is sent");
+    for _ in 0..2 {
+        catalogs.consul.may_hold(&owner(1), 1);
+        assert!(catalogs.down(&owner(1), &[]).await.is_err(), "no Consul has confirmed it");
+    }
+}
+
 fn tcp_check(id: &str, port: u16) -> RegisteredCheck {
     RegisteredCheck {
         name: "alive".to_owned(),

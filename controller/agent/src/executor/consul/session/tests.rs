@@ -132,6 +132,28 @@ async fn a_replacement_that_consul_has_deleted_is_owed() {
     assert_eq!(ensured.reveal(), "s-1");
 }
 
+/// Each try found the dead replacement of the first token again.
+#[tokio::test]
+async fn a_first_token_that_nothing_uses_is_not_replaced_but_owed() {
+    let (ground, memory) = (Ground::start().await, Memory::default());
+    let mut first = expiring("first");
+    first.confirmation = Confirmation::Awaited;
+    first.next = Some(Box::new(held("gone", LeaseKind::Endless)));
+    let ensured = ground.session().ensure(Some(first), &memory).await.unwrap();
+    assert_eq!((ensured.reveal(), memory.kept()), ("s-1", vec!["s-1".to_owned()]));
+    assert_eq!(ground.owed(), ["first", "gone"]);
+}
+
+/// It was in use while it was logged out: the agent had ended between the two steps of its release.
+#[tokio::test]
+async fn a_released_token_is_never_used_again() {
+    let (ground, memory) = (Ground::start().await, Memory::default());
+    ground.consul.add("old");
+    let released = held("old", LeaseKind::Endless).released();
+    let ensured = ground.session().ensure(Some(released), &memory).await.unwrap();
+    assert_eq!((ensured.reveal(), ground.owed()), ("s-1", vec!["old".to_owned()]));
+}
+
 #[tokio::test]
 async fn a_replacement_that_cannot_be_kept_is_logged_out() {
     let ground = Ground::start().await;
@@ -178,6 +200,9 @@ async fn a_token_that_consul_has_deleted_is_owed_before_the_log_in() {
     let ensured = ground.session().ensure(Some(held("old", LeaseKind::Endless)), &memory).await.unwrap();
     assert_eq!((ensured.reveal(), ground.owed()), ("old", vec!["old".to_owned()]));
     assert!(matches!(ensured.lease.step(boot_now()), Step::Wait { .. }), "it is tried again later");
+    ground.consul.requests();
+    let ensured = ground.session().ensure(Some(ensured), &memory).await.unwrap();
+    assert_eq!((ensured.reveal(), ground.consul.requests()), ("old", Vec::new()), "it is not verified again");
     ground.consul.recover();
     let ensured = ground.session().ensure(Some(held("old", LeaseKind::Endless)), &memory).await.unwrap();
     assert_eq!((ensured.reveal(), memory.kept()), ("s-1", vec!["old, then s-1".to_owned()]));
