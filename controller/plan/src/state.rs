@@ -8,6 +8,7 @@ mod first;
 mod notice;
 pub(crate) mod pairs;
 mod part;
+mod plugin;
 mod restart;
 mod services;
 mod stage;
@@ -34,6 +35,7 @@ pub use self::{
     checks::ChecksMemory,
     notice::{LaterNotice, Notice, NoticeInFlight},
     part::{Doing, FinishedOperation, LastValue, Noticed, PartState, Parts},
+    plugin::PluginState,
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
     tracked::Tracked,
@@ -366,9 +368,12 @@ pub struct TaskState {
     pub events: History,
     /// An accepted restart of this task that has not been carried out.
     pub restart_requested: bool,
-    /// A check asked for the restart: the restart policy counts it.
+    /// It was found unhealthy, which requested the restart: the restart policy counts it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unhealthy: bool,
+    /// If it is a CSI plugin: the last report about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<PluginState>,
     /// It can't go on: it is stopped if it runs, then it has failed.
     #[serde(rename = "doom")]
     pub permanent_failure: Option<PermanentFailure>,
@@ -488,7 +493,7 @@ pub enum AfterStop {
     Dead,
     /// It starts again at once; not counted as an attempt.
     Restart,
-    /// A check asked for it: the restart policy decides, as if the task had failed.
+    /// It was found unhealthy: the restart policy decides, as if the task had failed.
     RestartUnhealthy,
 }
 

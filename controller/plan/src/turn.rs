@@ -106,7 +106,7 @@ pub enum Note {
         job: JobKey,
         /// Task name.
         task: String,
-        /// One of: `exit`, `failed_start`, `request`, `identity`, `reboot`.
+        /// One of: `exit`, `failed_start`, `request`, `identity`, `reboot`, `check`, `plugin`.
         reason: &'static str,
     },
     /// The kernel's OOM killer killed a task's attempt.

@@ -67,6 +67,8 @@ kinds! {
     Outage = "outages of the catalogue",
     Vanished = "vanished objects",
     Covered = "covered mounts",
+    PluginReport = "reports about CSI plugins",
+    PluginRestart = "CSI plugins restarted because they were not ready",
     DoubtedProcess = "reports that a process may have drifted",
     Killed = "processes killed",
     SupervisorLost = "supervisors killed",

@@ -268,8 +268,9 @@ impl Invariants {
         let state = known.tasks.get(usize::from(index)).ok_or("no such task")?;
         if matches!(state.run, Run::Stopping { then: AfterStop::RestartUnhealthy, .. })
             && !may_be_unhealthy(group, task, known)
+            && !is_plugin_reported(state)
         {
-            return Err(format!("{} is killed by a check of a task that has not started", name()));
+            return Err(format!("{} is restarted as unhealthy without a report about it", name()));
         }
         if known.stop.is_none() {
             self.may_restart(alloc, index, known, machine, passed)?;
@@ -331,6 +332,11 @@ fn may_be_unhealthy(group: &Group, task: &Task, known: &Durable) -> bool {
     };
     let about_began = |service: &Service| service.task.as_deref().map_or_else(mains_began, began);
     began(&task.name) && (of_task || of_group.any(about_began))
+}
+
+/// Whether there was a report about the task's present attempt as a CSI plugin.
+fn is_plugin_reported(state: &TaskState) -> bool {
+    state.plugin.is_some_and(|plugin| plugin.attempt == state.attempt)
 }
 
 /// Operations on a process must pass the stored handle of its start to the driver.

@@ -9,7 +9,7 @@ use herdlet_api_types::{
     view::{AllocView, JobView},
 };
 use herdlet_plan::{
-    event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
+    event::{Command, Ending, Event, Noticed, PluginHealth, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
     node::DrainRequest,
     op::{Part, TaskPart},
@@ -20,7 +20,7 @@ use super::{
     coverage::Kind,
     jobs,
     life::{Life, job_key},
-    machine::{AttemptKey, Thing, runs_checks},
+    machine::{Attempt, AttemptKey, Thing, runs_checks, spec_of},
 };
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -216,6 +216,9 @@ impl Life {
         if self.rng.one_in(8) {
             return self.doubt_something();
         }
+        if self.rng.one_in(8) {
+            return self.report_plugin();
+        }
         let things: Vec<&Thing> = self.machine.things.iter().collect();
         if things.is_empty() {
             return;
@@ -254,6 +257,26 @@ impl Life {
         let (alloc, index, _) = live[self.rng.below(live.len() as u64) as usize];
         let part = Part::Task(index, TaskPart::Process);
         self.post(Event::Drift { alloc, part, by: Noticed::Event });
+    }
+
+    /// The supervision of a CSI plugin reports its health, which may arrive after the end of the attempt.
+    fn report_plugin(&mut self) {
+        let is_plugin = |(key, attempt): (&AttemptKey, &Attempt)| {
+            let (_, task) = spec_of(&attempt.alloc, key.1).ok()?;
+            task.csi_plugin.is_some().then(|| (*key, task.name.clone()))
+        };
+        let live: Vec<(AttemptKey, String)> = self.machine.live().filter_map(is_plugin).collect();
+        if live.is_empty() {
+            return;
+        }
+        let ((alloc, _, attempt), task) = live[self.rng.below(live.len() as u64) as usize].clone();
+        let health = match self.rng.below(3) {
+            0 => PluginHealth::Healthy { plugin: "disks".to_owned() },
+            1 => PluginHealth::Unhealthy { why: "it does not respond".to_owned() },
+            _ => PluginHealth::Overdue { why: "it was not ready in time".to_owned() },
+        };
+        self.met.note(Kind::PluginReport);
+        self.post(Event::Plugin { alloc, task, attempt, health });
     }
 
     fn kill_something(&mut self) {

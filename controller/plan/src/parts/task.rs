@@ -320,7 +320,7 @@ const CSI_PLUGIN: TaskPartRow = TaskPartRow {
     on_change: NOTHING,
     row: PartRow {
         name: "csi_plugin",
-        // The directory of all plugins is a mount of its own.
+        // That of the volumes is a mount of its own.
         medium: Medium::Mounts,
         trust: Trust::Assert,
         inside: Inside::Nothing,

@@ -100,11 +100,14 @@ impl Life {
         for action in turn.actions.drain(..) {
             self.release(action, release)?;
         }
-        let by_check = |note: &&Note| matches!(note, Note::TaskRestart { reason: "check", .. });
-        for _ in turn.notes.iter().filter(by_check) {
-            self.met.note(Kind::CheckRestart);
+        for note in turn.notes.drain(..) {
+            let Note::TaskRestart { reason, .. } = note else { continue };
+            match reason {
+                "check" => self.met.note(Kind::CheckRestart),
+                "plugin" => self.met.note(Kind::PluginRestart),
+                _ => {}
+            }
         }
-        turn.notes.clear();
         self.turn = turn;
         Ok(())
     }

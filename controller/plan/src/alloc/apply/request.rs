@@ -61,13 +61,7 @@ impl Writer<'_> {
         let colon = if output.is_empty() { "" } else { ": " };
         let reason = format!("healthcheck: check {check:?} unhealthy{colon}{output}");
         match task {
-            Some(index) => {
-                self.note(index, TaskEventKind::RestartSignaled, reason);
-                if let Some(known) = self.known_mut(index) {
-                    known.restart_requested = true;
-                    known.unhealthy = true;
-                }
-            }
+            Some(index) => self.restart_unhealthy_task(index, reason),
             None => {
                 self.note_live_tasks(TaskEventKind::RestartSignaled, &reason);
                 let delay = self.spec.group().map(|group| group.shutdown_delay).unwrap_or_default();
@@ -75,6 +69,15 @@ impl Writer<'_> {
                 let phase = RestartPhase::Delay;
                 self.state.durable.restart = Some(GroupRestart { all: false, delay, unhealthy: true, phase });
             }
+        }
+    }
+
+    /// A task was found unhealthy: restarts it by its restart policy.
+    pub(super) fn restart_unhealthy_task(&mut self, index: TaskIndex, reason: String) {
+        self.note(index, TaskEventKind::RestartSignaled, reason);
+        if let Some(known) = self.known_mut(index) {
+            known.restart_requested = true;
+            known.unhealthy = true;
         }
     }
 

@@ -24,7 +24,7 @@ pub enum RestartCause<'a> {
     StartFailed,
     /// It can't be started as specified.
     StartImpossible,
-    /// It was stopped because a check kept failing, regardless of how it ended then.
+    /// It was stopped because it was found unhealthy, regardless of how it ended then.
     Unhealthy,
 }
 

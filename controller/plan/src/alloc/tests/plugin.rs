@@ -1,7 +1,11 @@
 //! Tests of tasks that are CSI plugins: their events, and which of them restart.
 
+use std_alloc::collections::BTreeMap;
+
+use herdlet_api_types::{UnixNanos, task::TaskEvent};
+
 use super::*;
-use crate::event::PluginHealth;
+use crate::{event::PluginHealth, limits::EVENTS_MAX};
 
 fn healthy() -> PluginHealth {
     PluginHealth::Healthy { plugin: String::from("disks") }
@@ -45,6 +49,41 @@ fn only_a_plugin_that_was_never_ready_restarts() {
     assert_eq!(after(&[overdue(), overdue()]), (vec![bad, "Restart Signaled"], true));
     // The agent was replaced while the plugin did not answer.
     assert_eq!(after(&[healthy(), overdue()]), (vec![good, bad], false));
+}
+
+/// Events of other kinds displace those about the plugin.
+#[test]
+fn a_plugin_that_was_ready_is_remembered_beyond_its_events() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.plugin_reported("main", 1, healthy()));
+    for _ in 0..EVENTS_MAX {
+        let (kind, time) = (TaskEventKind::Signaling, UnixNanos(1));
+        let event = TaskEvent { kind, time, message: String::new(), details: BTreeMap::new() };
+        life.state.durable.tasks[0].remember(event);
+    }
+    life.write(|writer| writer.plugin_reported("main", 1, healthy()));
+    let kinds = |life: &Bench| -> Vec<TaskEventKind> {
+        life.state.durable.tasks[0].events.iter().map(|event| event.kind).collect()
+    };
+    assert_eq!(kinds(&life), [TaskEventKind::Signaling; EVENTS_MAX], "it has not changed");
+    life.write(|writer| writer.plugin_reported("main", 1, overdue()));
+    assert!(!life.state.durable.tasks[0].restart_requested);
+}
+
+#[test]
+fn the_next_attempt_must_be_ready_again() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.plugin_reported("main", 1, healthy()));
+    let task = &mut life.state.durable.tasks[0];
+    task.attempt = 2;
+    task.run = Run::Running { attempt: 2, boot: BootId(1) };
+    life.write(|writer| writer.plugin_reported("main", 2, overdue()));
+    let known = &life.state.durable.tasks[0];
+    assert!(known.restart_requested && known.unhealthy);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::{
     },
     op::{Part, TaskIndex, TaskPart},
     parts::Need,
-    state::{AfterStop, PartState, Run},
+    state::{AfterStop, PartState, Run, TaskState},
     time::{BootId, Deadline},
     turn::Note,
 };
@@ -126,7 +126,7 @@ impl Writer<'_> {
                 return self.restart_at_once(index, "request");
             }
             Run::Stopping { then: AfterStop::RestartUnhealthy, .. } if !group_stops => {
-                (ended, cause) = (RestartCause::Unhealthy, "check");
+                (ended, cause) = (RestartCause::Unhealthy, unhealthy_cause(known));
             }
             Run::Stopping { .. } => {
                 let failed = if known.failed { Failed::Yes } else { Failed::No };
@@ -134,7 +134,9 @@ impl Writer<'_> {
                 return self.die(index, failed);
             }
             Run::Starting { .. } | Run::Running { .. } if group_stops => return self.die(index, Failed::No),
-            Run::Running { .. } if known.unhealthy => (ended, cause) = (RestartCause::Unhealthy, "check"),
+            Run::Running { .. } if known.unhealthy => {
+                (ended, cause) = (RestartCause::Unhealthy, unhealthy_cause(known));
+            }
             Run::Running { .. } if known.restart_requested => return self.restart_at_once(index, "request"),
             Run::Starting { .. } | Run::Running { .. } => {}
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => return,
@@ -229,6 +231,13 @@ impl Writer<'_> {
 pub(super) enum Failed {
     Yes,
     No,
+}
+
+/// Why a task is unhealthy: a CSI plugin that was never ready, or a check.
+fn unhealthy_cause(known: &TaskState) -> &'static str {
+    let was_never_ready =
+        known.plugin.is_some_and(|plugin| plugin.attempt == known.attempt && !plugin.was_ready);
+    if was_never_ready { "plugin" } else { "check" }
 }
 
 pub(in crate::alloc::apply) fn seed(spec: &Allocation, index: TaskIndex, attempt: u32) -> u64 {
