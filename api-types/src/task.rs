@@ -205,9 +205,9 @@ event_kinds! {
     Template = "Template",
     /// A message from a part of the task.
     HookMessage = "Task hook message",
-    /// The CSI plugin that the task is answers.
+    /// The task is a CSI plugin, and is ready.
     PluginHealthy = "Plugin became healthy",
-    /// It does not answer, or not in time.
+    /// The task is a CSI plugin, and does not respond, or was not ready in time.
     PluginUnhealthy = "Plugin became unhealthy",
     /// The allocation did not become healthy in time.
     AllocUnhealthy = "Alloc Unhealthy",

@@ -17,7 +17,7 @@ pub struct CsiPlugin {
     pub mount_dir: String,
     /// The directory below which volumes are staged and published, in the root of the task.
     pub stage_publish_base_dir: String,
-    /// How long it may take to become ready after its start.
+    /// How long it may take to become ready after its start, or that of the agent.
     pub health_timeout: Duration,
 }
 

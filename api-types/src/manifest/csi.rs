@@ -15,7 +15,7 @@ use crate::{
 block! {
     /// Makes the task a plugin for storage (Container Storage Interface). Its socket is in `CSI_ENDPOINT`.
     pub struct CsiPlugin {
-        /// The name under which volumes refer to it, unique in the group: 1 to 128 characters. Tasks of other groups may have the same one.
+        /// The name under which volumes refer to it: 1 to 128 characters. Several tasks may have the same one.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub id: String,
         /// The services that are used: `node` mounts volumes on its machine, `controller` makes and attaches them, `monolith` does both.

@@ -236,7 +236,7 @@ impl Agent {
             renderer: Arc::clone(&renderer),
             secrets_plugins,
             networks: Arc::clone(&networks),
-            csi_plugins: CsiPlugins::open(&instance.paths, inbox.clone()),
+            csi_plugins: CsiPlugins::new(&instance.paths, inbox.clone()),
             task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: cgroups.map(|_| cgroup::reported_parent(&instance.cgroup_parent)),

@@ -7,21 +7,17 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
 };
 
 use herdlet_api_types::{
     AllocId,
-    csi::CsiPluginView,
+    csi::{CsiNode, CsiPluginDescription, CsiPluginView},
     job::{CsiPlugin, CsiPluginType},
 };
-use herdlet_base::{
-    error::in_full,
-    paths::{Paths, alloc_ids},
-};
+use herdlet_base::paths::Paths;
 use herdlet_csi::{
     client::Client,
-    description::PluginType,
+    description::{PluginDescription, PluginType},
     directories::{Directories, Owner},
     identity::PluginFeature,
     registry::{Instance, Plugins},
@@ -32,10 +28,10 @@ use herdlet_runtime::Inbox;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::planner::Input;
+use crate::{executor::duration, planner::Input};
 
-/// Between two times that a plugin was not ready in time, and the planner did not restart it.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Why a plugin can't be called before its first report.
+const NOT_READY: &str = "it was not ready yet since the start of its task or of the agent";
 
 /// The plugins among the tasks of this agent.
 pub struct CsiPlugins {
@@ -48,82 +44,91 @@ pub struct CsiPlugins {
 }
 
 /// An allocation and the name of its task.
-type TaskKey = (AllocId, String);
+pub(crate) type TaskKey = (AllocId, String);
 
-/// An attempt that is supervised.
+/// The newest attempt of a task that is a plugin.
 struct Supervision {
     attempt: u32,
-    plugin: String,
-    /// Ends it.
-    _guard: DropGuard,
+    plugin: CsiPlugin,
+    /// The last report, if it was not healthy.
+    unhealthy: Option<String>,
+    /// Ends the supervision; `None` if it has ended, and the attempt may still run.
+    guard: Option<DropGuard>,
 }
 
 impl CsiPlugins {
-    /// Removes sockets whose allocation is gone, and supervises nothing yet.
-    pub(crate) fn open(paths: &Paths, inbox: Inbox<Input>) -> Arc<Self> {
-        let directories = Directories::new(paths.csi());
-        let known: Vec<String> = alloc_ids(&paths.allocs()).iter().map(AllocId::to_string).collect();
-        if let Err(error) = directories.sweep(|begin| known.iter().any(|id| id.starts_with(begin))) {
-            tracing::warn!(error = in_full(&error), "failed to remove sockets of CSI plugins");
-        }
+    /// Supervises nothing yet.
+    pub(crate) fn new(paths: &Paths, inbox: Inbox<Input>) -> Arc<Self> {
+        let directories = Directories::new(paths);
         Arc::new(Self { directories, registry: Plugins::default(), supervised: Mutex::default(), inbox })
     }
 
-    /// Supervises an attempt from now on, in place of an earlier one of the task. It can be repeated.
+    /// Supervises an attempt from now on, in place of an earlier one of the task. It can be repeated, and has no effect on an
+    /// attempt that is to end.
     pub(crate) fn begin(self: &Arc<Self>, key: TaskKey, attempt: u32, plugin: &CsiPlugin) {
         let mut supervised = self.lock();
         if supervised.get(&key).is_some_and(|known| known.attempt == attempt) {
             return;
         }
         let ended = CancellationToken::new();
-        let alloc = key.0.to_string();
-        let socket = self.directories.socket(Owner { alloc: &alloc, task: &key.1 });
         let watch = AttemptWatch {
             plugins: Arc::downgrade(self),
             inbox: self.inbox.clone(),
             key: key.clone(),
             attempt,
-            client: Client::new(&plugin.id, socket),
+            client: Client::new(&plugin.id, self.directories.socket(&owner(&key))),
+            kind: plugin_type(plugin.kind),
             plugin: plugin.clone(),
         };
-        let guard = ended.clone().drop_guard();
-        let known = Supervision { attempt, plugin: plugin.id.clone(), _guard: guard };
+        let guard = Some(ended.clone().drop_guard());
+        let known = Supervision { attempt, plugin: plugin.clone(), unhealthy: None, guard };
         if let Some(earlier) = supervised.insert(key.clone(), known) {
-            self.registry.deregister(&earlier.plugin, &owner(&key));
+            self.registry.deregister(&earlier.plugin.id, &owner(&key));
         }
         tokio::spawn(async move { ended.run_until_cancelled(watch.follow()).await });
     }
 
-    /// The attempt of a task has ended, or is about to: nobody calls the plugin from now on.
-    pub(crate) fn end(&self, key: &TaskKey) {
+    /// An attempt is to end: the plugin is not called any more.
+    pub(crate) fn end(&self, key: TaskKey, attempt: u32, plugin: &CsiPlugin) {
         let mut supervised = self.lock();
-        if let Some(ended) = supervised.remove(key) {
-            self.registry.deregister(&ended.plugin, &owner(key));
+        self.registry.deregister(&plugin.id, &owner(&key));
+        supervised.insert(key, Supervision { attempt, plugin: plugin.clone(), unhealthy: None, guard: None });
+    }
+
+    /// An attempt has ended.
+    pub(crate) fn forget(&self, key: &TaskKey, attempt: u32) {
+        let mut supervised = self.lock();
+        if supervised.get(key).is_some_and(|known| known.attempt == attempt)
+            && let Some(ended) = supervised.remove(key)
+        {
+            self.registry.deregister(&ended.plugin.id, &owner(key));
         }
     }
 
-    /// All that have been ready and whose tasks run, by their ids; of one id the newest last.
+    /// All that run, by their ids. Of one id, those that were not ready since the agent's start are first, and the one that was
+    /// ready last is last.
     pub fn views(&self) -> Vec<CsiPluginView> {
-        let view = |(id, instance): (String, Instance)| {
-            let (alloc, task) = instance.owner.split_once('/')?;
-            let description = instance.description;
-            Some(CsiPluginView {
-                id,
-                alloc: AllocId(alloc.parse().ok()?),
-                task: task.to_owned(),
-                kind: match instance.kind {
-                    PluginType::Node => CsiPluginType::Node,
-                    PluginType::Controller => CsiPluginType::Controller,
-                    PluginType::Monolith => CsiPluginType::Monolith,
-                },
-                provider: description.info.name,
-                version: description.info.version,
-                node_id: description.node.map(|node| node.info.id),
-                has_controller: description.features.contains(&PluginFeature::Controller),
-                unhealthy: instance.unhealthy,
-            })
+        let registered = self.registry.list();
+        let supervised = self.lock();
+        let view = |(key, known): (&TaskKey, &Supervision)| {
+            let owner = owner(key);
+            let place = registered.iter().position(|(_, instance)| instance.owner == owner);
+            let instance = place.and_then(|place| registered.get(place)).map(|(_, instance)| instance);
+            let not_ready = || Some(known.unhealthy.clone().unwrap_or_else(|| NOT_READY.to_owned()));
+            let view = CsiPluginView {
+                id: known.plugin.id.clone(),
+                alloc: key.0,
+                task: key.1.clone(),
+                kind: known.plugin.kind,
+                description: instance.map(|instance| description(&instance.description)),
+                unhealthy: instance.map_or_else(not_ready, |instance| instance.unhealthy.clone()),
+            };
+            (place, view)
         };
-        self.registry.list().into_iter().filter_map(view).collect()
+        let mut views: Vec<_> =
+            supervised.iter().filter(|(_, known)| known.guard.is_some()).map(view).collect();
+        views.sort_by(|(place, view), (other_place, other)| (&view.id, place).cmp(&(&other.id, other_place)));
+        views.into_iter().map(|(_, view)| view).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskKey, Supervision>> {
@@ -131,9 +136,35 @@ impl CsiPlugins {
     }
 }
 
-/// The name of a task in the registry.
-fn owner((alloc, task): &TaskKey) -> String {
-    format!("{alloc}/{task}")
+/// A task as the owner of its directory and of its place in the registry.
+pub(crate) fn owner((alloc, task): &TaskKey) -> Owner {
+    Owner { alloc: alloc.to_string(), task: task.clone() }
+}
+
+pub(crate) fn plugin_type(kind: CsiPluginType) -> PluginType {
+    match kind {
+        CsiPluginType::Node => PluginType::Node,
+        CsiPluginType::Controller => PluginType::Controller,
+        CsiPluginType::Monolith => PluginType::Monolith,
+    }
+}
+
+fn description(found: &PluginDescription) -> CsiPluginDescription {
+    let node = found.node.as_ref().map(|node| CsiNode {
+        id: node.info.id.clone(),
+        volumes_max: node.info.volumes_max,
+        topology: node.info.topology.as_ref().map(|topology| topology.segments.clone()),
+        features: node.features.iter().map(|feature| feature.name().to_owned()).collect(),
+    });
+    let of_controller = found.controller.as_ref();
+    CsiPluginDescription {
+        provider: found.info.name.clone(),
+        version: found.info.version.clone(),
+        requires_controller: found.features.contains(&PluginFeature::Controller),
+        node,
+        controller: of_controller
+            .map(|features| features.iter().map(|feature| feature.name().to_owned()).collect()),
+    }
 }
 
 /// An attempt, while it is supervised.
@@ -144,73 +175,63 @@ struct AttemptWatch {
     key: TaskKey,
     attempt: u32,
     client: Client,
+    kind: PluginType,
     plugin: CsiPlugin,
-}
-
-/// What the supervision has found.
-#[derive(Clone)]
-enum Report {
-    Health(supervision::PluginHealth),
-    Overdue(String),
 }
 
 impl AttemptWatch {
     /// Reports the plugin's health until it is cancelled.
     async fn follow(self) {
-        let Some(kind) = PluginType::from_name(self.plugin.kind.as_str()) else { return };
         let (sender, mut reports) = watch::channel(None);
-        let limit = Duration::from_nanos(self.plugin.health_timeout.as_nanos().max(0).unsigned_abs());
-        let supervision = async {
-            loop {
-                let describe = || {
-                    let client = self.client.clone();
-                    async move { client.describe(kind).await }
-                };
-                let report = |health| drop(sender.send_replace(Some(Report::Health(health))));
-                // A plugin that the planner does not restart is supervised on.
-                let Err(overdue) = supervise(limit, describe, report).await;
-                sender.send_replace(Some(Report::Overdue(format!("failed to {overdue}"))));
-                tokio::time::sleep(PAUSE).await;
-            }
+        let describe = || {
+            let client = self.client.clone();
+            async move { client.describe(self.kind).await }
         };
+        let report = |health| drop(sender.send_replace(Some(health)));
+        let supervision = supervise(duration(self.plugin.health_timeout), describe, report);
         let passing_on = async {
             while reports.changed().await.is_ok() {
                 let report = reports.borrow_and_update().clone();
                 if let Some(report) = report
-                    && self.pass_on(kind, report).await.is_none()
+                    && self.pass_on(report).await.is_none()
                 {
                     return;
                 }
             }
         };
         tokio::select! {
-            () = supervision => {}
+            _ = supervision => {}
             () = passing_on => {}
         }
     }
 
     /// Registers what can be called, and reports to the planner. `None` if the attempt or the agent has ended.
-    async fn pass_on(&self, kind: PluginType, report: Report) -> Option<()> {
+    async fn pass_on(&self, report: supervision::PluginHealth) -> Option<()> {
         let plugins = self.plugins.upgrade()?;
         let (id, owner) = (&self.plugin.id, owner(&self.key));
         let health = {
             // The attempt can't end in between.
-            let supervised = plugins.lock();
-            supervised.get(&self.key).filter(|known| known.attempt == self.attempt)?;
+            let mut supervised = plugins.lock();
+            let is_meant = |known: &&mut Supervision| known.attempt == self.attempt && known.guard.is_some();
+            let known = supervised.get_mut(&self.key).filter(is_meant)?;
             match report {
-                Report::Health(supervision::PluginHealth::Healthy(description)) => {
-                    let client = self.client.clone();
+                supervision::PluginHealth::Healthy(description) => {
+                    known.unhealthy = None;
+                    let (kind, client) = (self.kind, self.client.clone());
                     let instance =
                         Instance { owner, kind, client, description: *description, unhealthy: None };
                     plugins.registry.register(id, instance);
                     PluginHealth::Healthy { plugin: id.clone() }
                 }
-                Report::Health(supervision::PluginHealth::Unhealthy { why }) => {
-                    let known = supervision::PluginHealth::Unhealthy { why: why.clone() };
-                    plugins.registry.report(id, &owner, known);
-                    PluginHealth::Unhealthy { why: format!("failed to {why}") }
+                supervision::PluginHealth::Unhealthy { why } => {
+                    known.unhealthy = Some(why.clone());
+                    plugins.registry.mark_unhealthy(id, &owner, &why);
+                    PluginHealth::Unhealthy { why }
                 }
-                Report::Overdue(why) => PluginHealth::Overdue { why },
+                supervision::PluginHealth::Overdue { why } => {
+                    known.unhealthy = Some(why.clone());
+                    PluginHealth::Overdue { why }
+                }
             }
         };
         drop(plugins);

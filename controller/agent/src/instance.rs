@@ -190,10 +190,10 @@ impl Instance {
             Ok(Err(error)) => left.push(format!("published ports: {error}")),
             Err(error) => left.push(format!("published ports: {error}")),
         }
-        let plugins = Directories::new(self.paths.csi());
+        let plugins = Directories::new(&self.paths);
         match herdlet_runtime::off_thread(move || plugins.remove_all()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => left.push(format!("mounts of CSI plugins: failed to {error}")),
+            Ok(Err(error)) => left.push(herdlet_base::error::in_full(&error)),
             Err(error) => left.push(format!("mounts of CSI plugins: {error}")),
         }
         for id in alloc_ids(&self.paths.allocs()) {

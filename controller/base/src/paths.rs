@@ -19,6 +19,9 @@ pub const SHARED: &str = "alloc";
 /// The agent's own file in an allocation's directory: the allocation with its job, which may have secrets.
 pub const SPEC: &str = "alloc.json";
 
+/// The longest path of a socket: `sun_path` has 108 bytes, one of them for the end (unix(7)).
+pub const SOCKET_PATH_LEN_MAX: usize = 107;
+
 /// The longest encoded name in a file name; the rest is for prefixes, numbers and suffixes of temporary files.
 const ENCODED_LEN_MAX: usize = 180;
 
@@ -106,9 +109,14 @@ impl Paths {
         self.state.join("volumes").join(file_name(name))
     }
 
-    /// `<state>/csi`: sockets of CSI plugins, and what they mount.
+    /// `<state>/csi`: what CSI plugins mount.
     pub fn csi(&self) -> PathBuf {
         self.state.join("csi")
+    }
+
+    /// `<runtime>/csi`: directories with the sockets of CSI plugins.
+    pub fn csi_sockets(&self) -> PathBuf {
+        self.runtime.join("csi")
     }
 
     /// `<runtime>/api`: short aliases of sockets of the Task API whose paths are too long.
@@ -118,9 +126,7 @@ impl Paths {
 
     /// The alias of a task's socket in [`Paths::api_aliases`].
     pub fn api_alias(&self, id: &AllocId, task: &str) -> PathBuf {
-        let mut name = hashed(&format!("{id}/{task}"));
-        name.truncate(ALIAS_LEN);
-        self.api_aliases().join(name)
+        self.api_aliases().join(short_name(&id.to_string(), task))
     }
 
     /// The file that keeps the network namespace of an allocation.
@@ -245,8 +251,15 @@ pub fn task_name_in<'t>(alloc: &Path, task: &'t str) -> Cow<'t, str> {
     if is_old { Cow::Owned(encoded) } else { name }
 }
 
-/// Digits of a hash that distinguishes the sockets of a machine.
-const ALIAS_LEN: usize = 16;
+/// The length of a name that distinguishes the sockets of a machine.
+const SHORT_LEN: usize = 16;
+
+/// A short name for a task of an allocation, for paths of sockets.
+pub fn short_name(alloc: &str, task: &str) -> String {
+    let mut name = hashed(&format!("{alloc}/{task}"));
+    name.truncate(SHORT_LEN);
+    name
+}
 
 /// The task whose directory has this name: one that [`dir_name`] or an earlier build returned; `None` for another name.
 pub fn task_of(dir: &str) -> Option<String> {

@@ -78,6 +78,19 @@ impl Dir {
         Ok(Self { fd, path: path.to_owned() })
     }
 
+    /// As [`Dir::open`]; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a directory or may not be entered.
+    pub fn open_if_present(path: &Path) -> Result<Option<Self>, FsError> {
+        match Self::open(path) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Opens such a directory; creates it and missing parents with `mode`.
     ///
     /// # Errors

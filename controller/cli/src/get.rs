@@ -41,7 +41,7 @@ pub struct GetArgs {
     /// What to list
     #[arg(value_enum)]
     kind: ObjectKind,
-    /// Only these targets, or names of services, volumes and bridges
+    /// Only these targets, or names of services, volumes, bridges and plugins
     targets: Vec<String>,
     #[command(flatten)]
     selector: SelectorFlag,

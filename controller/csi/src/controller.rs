@@ -53,6 +53,26 @@ pub enum ControllerFeature {
     GetVolume,
 }
 
+impl ControllerFeature {
+    /// Its name in the specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CreateDelete => "CREATE_DELETE_VOLUME",
+            Self::AttachDetach => "PUBLISH_UNPUBLISH_VOLUME",
+            Self::ListVolumes => "LIST_VOLUMES",
+            Self::GetCapacity => "GET_CAPACITY",
+            Self::CreateDeleteSnapshot => "CREATE_DELETE_SNAPSHOT",
+            Self::ListSnapshots => "LIST_SNAPSHOTS",
+            Self::Clone => "CLONE_VOLUME",
+            Self::AttachReadOnly => "PUBLISH_READONLY",
+            Self::Expand => "EXPAND_VOLUME",
+            Self::ListAttachedNodes => "LIST_VOLUMES_PUBLISHED_NODES",
+            Self::Condition => "VOLUME_CONDITION",
+            Self::GetVolume => "GET_VOLUME",
+        }
+    }
+}
+
 /// A volume to create. Not `Debug`: it has secrets.
 pub struct NewVolume<'a> {
     /// A second call with the same name returns the same volume.

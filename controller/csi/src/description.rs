@@ -21,12 +21,7 @@ pub enum PluginType {
 }
 
 impl PluginType {
-    const ALL: [Self; 3] = [Self::Node, Self::Controller, Self::Monolith];
-
-    /// The type with this name, as in job files.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
+    pub(crate) const ALL: [Self; 3] = [Self::Node, Self::Controller, Self::Monolith];
 
     pub fn name(self) -> &'static str {
         match self {

@@ -51,6 +51,18 @@ pub enum NodeFeature {
     Condition,
 }
 
+impl NodeFeature {
+    /// Its name in the specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stage => "STAGE_UNSTAGE_VOLUME",
+            Self::Statistics => "GET_VOLUME_STATS",
+            Self::Expand => "EXPAND_VOLUME",
+            Self::Condition => "VOLUME_CONDITION",
+        }
+    }
+}
+
 /// A volume that calls attach or mount. Not `Debug`: it has secrets.
 #[derive(Clone, Copy)]
 pub struct VolumeUse<'a> {

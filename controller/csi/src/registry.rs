@@ -1,7 +1,7 @@
 //! The plugins that run on this machine now, by the ids of their `csi_plugin` blocks.
 //!
 //! In: registrations by tasks that are supervised. Out: the plugin for a call, or the reason why there is none; a signal at
-//! each change. Several instances have one id while a plugin is replaced: the newest healthy one is used. Nothing is stored:
+//! each change. Several instances have one id while a plugin is replaced: of the healthy ones, the one that was ready last is used. Nothing is stored:
 //! tasks outlive the agent, and the next agent supervises them again.
 
 use std::{
@@ -14,14 +14,13 @@ use tokio::sync::watch;
 use crate::{
     client::Client,
     description::{PluginDescription, PluginType, Service},
-    supervision::PluginHealth,
+    directories::Owner,
 };
 
 /// A task that is a plugin.
 #[derive(Debug, Clone)]
 pub struct Instance {
-    /// Its allocation and task.
-    pub owner: String,
+    pub owner: Owner,
     pub kind: PluginType,
     pub client: Client,
     /// The last description, also while it is unhealthy.
@@ -43,7 +42,7 @@ pub enum NoPluginError {
     Unhealthy { id: String, why: String },
 }
 
-/// The instances of one id are ordered, the newest last; ids are not ordered by age.
+/// The instances of one id are in the order of their first responses under this agent.
 #[derive(Debug)]
 pub struct Plugins {
     instances: Mutex<BTreeMap<String, Vec<Instance>>>,
@@ -69,26 +68,24 @@ impl Plugins {
         self.changes.send_replace(());
     }
 
-    /// Applies a report about an instance. Returns whether there is such an instance.
-    pub fn report(&self, id: &str, owner: &str, health: PluginHealth) -> bool {
+    /// An instance does not respond any more. Returns whether there is such an instance.
+    pub fn mark_unhealthy(&self, id: &str, owner: &Owner, why: &str) -> bool {
         let mut plugins = self.lock();
-        let known = plugins.get_mut(id).and_then(|known| known.iter_mut().find(|known| known.owner == owner));
+        let known =
+            plugins.get_mut(id).and_then(|known| known.iter_mut().find(|known| known.owner == *owner));
         let Some(known) = known else { return false };
-        match health {
-            PluginHealth::Healthy(description) => (known.description, known.unhealthy) = (*description, None),
-            PluginHealth::Unhealthy { why } => known.unhealthy = Some(why),
-        }
+        known.unhealthy = Some(why.to_owned());
         drop(plugins);
         self.changes.send_replace(());
         true
     }
 
     /// Removes the instance of an owner, and no other. Returns whether there was one.
-    pub fn deregister(&self, id: &str, owner: &str) -> bool {
+    pub fn deregister(&self, id: &str, owner: &Owner) -> bool {
         let mut plugins = self.lock();
         let Some(instances) = plugins.get_mut(id) else { return false };
         let before = instances.len();
-        instances.retain(|known| known.owner != owner);
+        instances.retain(|known| known.owner != *owner);
         let was_known = instances.len() < before;
         if instances.is_empty() {
             plugins.remove(id);
@@ -125,7 +122,7 @@ impl Plugins {
         })
     }
 
-    /// All instances by the ids of plugins, the newest last.
+    /// All instances by the ids of plugins, in the order of their first responses.
     pub fn list(&self) -> Vec<(String, Instance)> {
         let plugins = self.lock();
         let pairs =
@@ -162,7 +159,7 @@ mod tests {
 
     fn instance(owner: &str, kind: PluginType, version: &str) -> Instance {
         Instance {
-            owner: owner.to_owned(),
+            owner: task(owner),
             kind,
             client: Client::new("p", format!("/{owner}.sock").into()),
             description: description(kind, version),
@@ -170,8 +167,12 @@ mod tests {
         }
     }
 
+    fn task(name: &str) -> Owner {
+        Owner { alloc: "a".to_owned(), task: name.to_owned() }
+    }
+
     fn owner(found: Result<Instance, NoPluginError>) -> Result<String, String> {
-        found.map(|instance| instance.owner).map_err(|error| error.to_string())
+        found.map(|instance| instance.owner.task).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -187,18 +188,17 @@ mod tests {
         plugins.register("p", instance("old", PluginType::Node, "1"));
         plugins.register("p", instance("new", PluginType::Node, "2"));
         assert_eq!(node().as_deref(), Ok("new"));
-        assert!(plugins.report("p", "new", PluginHealth::Unhealthy { why: "it hangs".to_owned() }));
+        assert!(plugins.mark_unhealthy("p", &task("new"), "it hangs"));
         assert_eq!(node().as_deref(), Ok("old"));
-        assert!(plugins.report("p", "old", PluginHealth::Unhealthy { why: "it ended".to_owned() }));
+        assert!(plugins.mark_unhealthy("p", &task("old"), "it ended"));
         assert_eq!(node(), Err("use the CSI plugin `p`: it is unhealthy: it hangs".to_owned()));
-        let healthy = PluginHealth::Healthy(Box::new(description(PluginType::Node, "3")));
-        assert!(plugins.report("p", "new", healthy));
+        plugins.register("p", instance("new", PluginType::Node, "3"));
         assert_eq!(
             plugins.find("p", Service::Node).map(|found| found.description.info.version).as_deref(),
             Ok("3")
         );
-        assert!(plugins.deregister("p", "new"));
-        assert!(plugins.deregister("p", "old"));
+        assert!(plugins.deregister("p", &task("new")));
+        assert!(plugins.deregister("p", &task("old")));
         assert!(plugins.list().is_empty());
     }
 
@@ -225,8 +225,8 @@ mod tests {
         let plugins = Plugins::default();
         plugins.register("p", instance("a", PluginType::Node, "1"));
         let changes = plugins.changes();
-        assert!(!plugins.deregister("p", "b") && !plugins.deregister("q", "a"));
-        assert!(!plugins.report("p", "b", PluginHealth::Unhealthy { why: String::new() }));
+        assert!(!plugins.deregister("p", &task("b")) && !plugins.deregister("q", &task("a")));
+        assert!(!plugins.mark_unhealthy("p", &task("b"), ""));
         assert!(changes.has_changed().is_ok_and(|changed| !changed));
         assert_eq!(owner(plugins.find("p", Service::Node)).as_deref(), Ok("a"));
         // A second registration of the same owner is no second instance.

@@ -3,7 +3,7 @@
 //! In: the task directory, and who may connect. Out: a listening socket, or the result of an inspection. The socket is made
 //! in a directory that only the agent may enter, and moved to its place with its final rights: no link of the task is
 //! followed, and no other user can connect in between. A client can't name a socket by a path of more than
-//! [`PATH_LEN_MAX`] bytes, so a longer one gets a symbolic link in a short directory. This module does not know who
+//! [`SOCKET_PATH_LEN_MAX`] bytes, so a longer one gets a symbolic link in a short directory. This module does not know who
 //! serves the socket. All calls block.
 
 use std::{
@@ -16,7 +16,7 @@ use std::{
 use herdlet_api_types::AllocId;
 use herdlet_base::{
     observation::{Class, Observation},
-    paths::Paths,
+    paths::{Paths, SOCKET_PATH_LEN_MAX},
     safe_fs::{Dir, FsError, Rights},
 };
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
@@ -28,9 +28,6 @@ use crate::{
 
 /// The name of the socket in `secrets`, as in Nomad.
 pub const SOCKET: &str = "api.sock";
-
-/// The longest path of a socket that a client can connect to: `sun_path` has 108 bytes, one of them for the end (unix(7)).
-pub const PATH_LEN_MAX: usize = 107;
 
 /// The directory in which the socket is made.
 const STAGING: &str = ".api.sock.new";
@@ -196,11 +193,7 @@ pub fn make_alias(paths: &Paths, alloc: &AllocId, task: &str) -> Result<(), FsEr
 /// If it can't be removed.
 pub fn remove_alias(paths: &Paths, alloc: &AllocId, task: &str) -> Result<(), FsError> {
     let alias = paths.api_alias(alloc, task);
-    let dir = match Dir::open(&paths.api_aliases()) {
-        Ok(dir) => dir,
-        Err(error) if error.is_missing() => return Ok(()),
-        Err(error) => return Err(error),
-    };
+    let Some(dir) = Dir::open_if_present(&paths.api_aliases())? else { return Ok(()) };
     alias.file_name().map_or(Ok(()), |name| dir.unlink(name))?;
     // With the last one. Another task's that is being made meanwhile is tried again.
     let (runtime, name) = (Dir::open(&paths.runtime)?, paths.api_aliases());
@@ -213,11 +206,7 @@ pub fn remove_alias(paths: &Paths, alloc: &AllocId, task: &str) -> Result<(), Fs
 /// # Errors
 /// If the directory can't be read.
 pub fn sweep_aliases(paths: &Paths) -> Result<(), FsError> {
-    let dir = match Dir::open(&paths.api_aliases()) {
-        Ok(dir) => dir,
-        Err(error) if error.is_missing() => return Ok(()),
-        Err(error) => return Err(error),
-    };
+    let Some(dir) = Dir::open_if_present(&paths.api_aliases())? else { return Ok(()) };
     for name in dir.names()? {
         let target = dir.read_link(&name)?;
         if target.is_some_and(|target| !target.parent().is_some_and(Path::exists)) {
@@ -232,7 +221,7 @@ fn place(paths: &Paths, alloc: &AllocId, task: &str) -> PathBuf {
 }
 
 fn fits(path: &Path) -> bool {
-    path.as_os_str().as_bytes().len() <= PATH_LEN_MAX
+    path.as_os_str().as_bytes().len() <= SOCKET_PATH_LEN_MAX
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //! | is unknown, without a directory | are removed: a forgotten allocation loses its directory first | |
 //! | is unknown, with a directory | are left alone | is left alone: a lost database is rebuilt from it |
 //!
-//! A network is removed if its allocation is unknown, and has neither attempts nor a directory.
+//! A network is removed if its allocation is unknown, and has neither attempts nor a directory; the socket of a CSI plugin, if its
+//! allocation is unknown and has no attempts.
 //!
 //! If part of the database was lost, nothing is removed: it may be wanted. [`crate::state_db`] describes how the database records
 //! forgotten allocations, and why that is reliable.
@@ -23,6 +24,7 @@ use herdlet_base::{
     error::in_full,
     paths::{Paths, alloc_ids},
 };
+use herdlet_csi::directories::Directories;
 use herdlet_driver::{AttemptId, Leftover, TaskDriver};
 use herdlet_plan::{event::Event, world::World};
 use herdlet_storage::alloc_dir::{AllocDir, close_unused, sweep_came};
@@ -196,7 +198,11 @@ pub(super) async fn reconcile_found(
         };
         orphans.alloc_dirs.count(&done);
     }
-    orphans.networks = remove_ownerless_networks(instance, networks, memory, &used).await;
+    if let (Extent::Whole, Used::Only(used)) = (memory.extent, &used) {
+        let kept: BTreeSet<AllocId> = memory.known.union(used).copied().collect();
+        remove_ownerless_sockets(instance, kept.clone()).await;
+        orphans.networks = remove_ownerless_networks(instance, networks, kept).await;
+    }
     if memory.extent == Extent::Whole
         && let Err(error) = sweep_came(&instance.paths, |id| memory.known.contains(id))
     {
@@ -246,21 +252,25 @@ async fn attempt(paths: &Paths, memory: &Memory, driver: &dyn TaskDriver, id: &A
     }
 }
 
+/// Removes the sockets of CSI plugins of unknown allocations that have no tasks.
+async fn remove_ownerless_sockets(instance: &Instance, kept: BTreeSet<AllocId>) {
+    let directories = Directories::new(&instance.paths);
+    let is_known = move |begin: &str| kept.iter().any(|id| id.to_string().starts_with(begin));
+    let why = match herdlet_runtime::off_thread(move || directories.sweep(is_known)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => in_full(&error),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(error = why, "failed to remove sockets of CSI plugins without an allocation");
+}
+
 /// Removes the networks of unknown allocations that have neither tasks nor a directory. After the loss of the database the tasks of
 /// an allocation may still run, and its directory is its only record.
 async fn remove_ownerless_networks(
     instance: &Instance,
     networks: &Arc<AllocNetworks>,
-    memory: &Memory,
-    used: &Used,
+    kept: BTreeSet<AllocId>,
 ) -> Tally {
-    if memory.extent == Extent::Part || matches!(used, Used::Any) {
-        return Tally::default();
-    }
-    let mut kept = memory.known.clone();
-    if let Used::Only(allocs) = used {
-        kept.extend(allocs);
-    }
     let (networks, allocs) = (Arc::clone(networks), instance.paths.allocs());
     let is_leak = move |id: AllocId| !kept.contains(&id) && !allocs.join(id.to_string()).exists();
     let swept = herdlet_runtime::off_thread(move || networks.sweep(is_leak)).await;

@@ -29,21 +29,17 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let (inbox, arrivals) = Inbox::with_capacity(8);
         let paths = Paths { state: folder.path().join("state"), runtime: folder.path().join("run") };
-        let plugins = CsiPlugins::open(&paths, inbox);
+        let plugins = CsiPlugins::new(&paths, inbox);
         let key = (AllocId::from_hash([1; 16]), "t".to_owned());
         // Nothing is mounted for a controller.
         let spec = CsiPlugin { kind: CsiPluginType::Controller, ..fixture::csi_plugin("disks") };
-        let alloc = key.0.to_string();
-        let owner = Owner { alloc: &alloc, task: &key.1 };
-        plugins.directories.make(owner, (PluginType::Controller, "disks"), None).unwrap();
+        plugins.directories.make(&owner(&key), (PluginType::Controller, "disks"), None).unwrap();
         Self { folder, plugins, arrivals, key, spec }
     }
 
     /// Starts the plugin.
     fn serve(&self) {
-        let alloc = self.key.0.to_string();
-        let socket = self.plugins.directories.socket(Owner { alloc: &alloc, task: &self.key.1 });
-        let listener = UnixListener::bind(socket).unwrap();
+        let listener = UnixListener::bind(self.plugins.directories.socket(&owner(&self.key))).unwrap();
         let plugin = Plugin::open(&self.data(), "n1", Staging::Present).unwrap();
         tokio::spawn(server::serve(listener, plugin));
     }
@@ -52,46 +48,79 @@ impl Bench {
         Path::new(self.folder.path()).join("data")
     }
 
+    fn begin(&self, attempt: u32) {
+        self.plugins.begin(self.key.clone(), attempt, &self.spec);
+    }
+
     /// The next report to the planner, with its attempt.
     async fn report(&mut self) -> (u32, PluginHealth) {
-        loop {
-            match self.arrivals.take() {
-                Some(Input::Event(Event::Plugin { attempt, health, .. })) => return (attempt, health),
-                Some(_) => panic!("another event"),
-                None => tokio::time::sleep(Duration::from_millis(2)).await,
+        let report = async {
+            loop {
+                match self.arrivals.take() {
+                    Some(Input::Event(Event::Plugin { attempt, health, .. })) => return (attempt, health),
+                    Some(_) => panic!("another event"),
+                    None => tokio::time::sleep(Duration::from_millis(2)).await,
+                }
             }
-        }
+        };
+        tokio::time::timeout(Duration::from_secs(60), report).await.expect("a report")
     }
 
     fn is_registered(&self) -> bool {
         self.plugins.registry.find("disks", Service::Controller).is_ok()
+    }
+
+    fn view(&self) -> CsiPluginView {
+        let [view]: [CsiPluginView; 1] = self.plugins.views().try_into().unwrap();
+        view
     }
 }
 
 #[tokio::test]
 async fn a_plugin_is_registered_from_its_first_response_until_its_end() {
     let mut bench = Bench::new();
-    bench.plugins.begin(bench.key.clone(), 1, &bench.spec);
+    bench.begin(1);
     assert!(!bench.is_registered());
+    let starting = bench.view();
+    assert_eq!((starting.description, starting.unhealthy.as_deref()), (None, Some(NOT_READY)));
     bench.serve();
     let healthy = PluginHealth::Healthy { plugin: "disks".to_owned() };
     assert_eq!(bench.report().await, (1, healthy.clone()));
     assert!(bench.is_registered());
-    let [view]: [CsiPluginView; 1] = bench.plugins.views().try_into().unwrap();
-    assert_eq!((view.id.as_str(), view.provider.as_str()), ("disks", "csi.test.herdlet"));
-    assert_eq!((view.serves_node(), view.serves_controller(), view.unhealthy), (false, true, None));
+    let view = bench.view();
+    let provider = view.description.as_ref().map(|description| description.provider.as_str());
+    assert_eq!((view.id.as_str(), provider), ("disks", Some("csi.test.herdlet")));
+    assert_eq!((view.serves_node(), view.serves_controller(), &view.unhealthy), (false, true, &None));
     assert_eq!((view.alloc, view.task), bench.key);
     // As the recovery of the same attempt.
-    bench.plugins.begin(bench.key.clone(), 1, &bench.spec);
+    bench.begin(1);
     assert!(bench.is_registered());
-    bench.plugins.begin(bench.key.clone(), 2, &bench.spec);
+    bench.begin(2);
     assert!(!bench.is_registered(), "the next attempt has not answered yet");
     assert_eq!(bench.report().await, (2, healthy));
-    assert!(bench.is_registered());
+    bench.plugins.forget(&bench.key, 1);
+    assert!(bench.is_registered(), "another attempt has ended");
     for _ in 0..2 {
-        bench.plugins.end(&bench.key);
+        bench.plugins.forget(&bench.key, 2);
         assert!(!bench.is_registered());
     }
+    assert!(bench.plugins.views().is_empty());
+}
+
+/// A stop was not completed, and the attempt is recovered.
+#[tokio::test]
+async fn an_attempt_that_is_to_end_is_not_supervised_again() {
+    let mut bench = Bench::new();
+    bench.serve();
+    bench.begin(1);
+    bench.report().await;
+    bench.plugins.end(bench.key.clone(), 1, &bench.spec);
+    assert!(!bench.is_registered());
+    bench.begin(1);
+    assert!(bench.plugins.views().is_empty());
+    bench.begin(2);
+    assert_eq!(bench.report().await.0, 2);
+    assert!(bench.is_registered());
 }
 
 #[tokio::test]
@@ -101,28 +130,14 @@ async fn a_plugin_that_is_not_ready_in_time_is_reported() {
     std::fs::create_dir_all(bench.data()).unwrap();
     std::fs::write(bench.data().join("starting"), "").unwrap();
     bench.serve();
-    bench.plugins.begin(bench.key.clone(), 1, &bench.spec);
+    bench.begin(1);
     let (attempt, PluginHealth::Overdue { why }) = bench.report().await else { panic!("another report") };
     assert_eq!(attempt, 1);
     assert_eq!(
         why,
-        "failed to start the CSI plugin: it was not ready within 1 s: use the CSI plugin `disks`: it reports that it is not \
-         initialized yet"
+        "the CSI plugin was not ready within 1 s of the start of its task or of the agent: failed to use the CSI plugin \
+         `disks`: it reports that it is not initialized yet"
     );
     assert!(!bench.is_registered());
-}
-
-/// An earlier agent was killed, and its database was lost.
-#[tokio::test]
-async fn sockets_without_an_allocation_are_removed() {
-    let bench = Bench::new();
-    let paths = Paths { state: bench.folder.path().join("state"), runtime: bench.folder.path().join("run") };
-    let alloc = bench.key.0.to_string();
-    let dir =
-        |plugins: &CsiPlugins| plugins.directories.socket_dir(Owner { alloc: &alloc, task: &bench.key.1 });
-    std::fs::create_dir_all(paths.alloc(&bench.key.0)).unwrap();
-    let (inbox, _arrivals) = Inbox::with_capacity(1);
-    assert!(dir(&CsiPlugins::open(&paths, inbox.clone())).exists());
-    std::fs::remove_dir_all(paths.alloc(&bench.key.0)).unwrap();
-    assert!(!dir(&CsiPlugins::open(&paths, inbox)).exists());
+    assert_eq!(bench.view().unhealthy, Some(why));
 }

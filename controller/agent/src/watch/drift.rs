@@ -4,6 +4,8 @@
 //! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the
 //! planner to inspect parts. It repairs nothing.
 
+mod plugins;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -43,6 +45,8 @@ use tokio::{
     time::MissedTickBehavior,
 };
 
+use plugins::PluginTask;
+
 use crate::{
     planner::Input,
     publish::{Object, ObjectChange, ReadModel},
@@ -54,7 +58,7 @@ const BURST: Duration = Duration::from_millis(20);
 /// How often directories are inspected, for those that cannot be watched.
 pub const INSPECTION_PERIOD: Duration = Duration::from_secs(30);
 
-/// Follows the mount table below the allocations until the agent ends.
+/// Follows the mount table below the state directory until the agent ends.
 pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
     loop {
         let Err(error) = follow_mounts(&paths, &model, &inbox).await else { return };
@@ -65,15 +69,21 @@ pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Inpu
 
 /// Returns when the agent ends, or with an error when the mount table cannot be read.
 async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -> io::Result<()> {
-    let mut watch = MountWatch::open(&paths.allocs())?;
+    let mut watch = MountWatch::open(&paths.state)?;
     loop {
         for change in watch.changed().await? {
-            let Some((alloc, part)) = part_at(change.point(), paths, model) else {
-                watch.forget(change.point());
-                continue;
+            let parts = if change.point() == paths.csi() {
+                plugins::running(model)
+            } else {
+                part_at(change.point(), paths, model).into_iter().collect()
             };
-            if inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Event })).await.is_err() {
-                return Ok(());
+            if parts.is_empty() {
+                watch.forget(change.point());
+            }
+            for (alloc, part) in parts {
+                if inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Event })).await.is_err() {
+                    return Ok(());
+                }
             }
         }
     }
@@ -233,7 +243,8 @@ impl Watched {
         };
         let entries = std::iter::once(&dirs.top)
             .chain(dirs.mounts.iter().map(|mount| &mount.source))
-            .chain(dirs.sockets.iter().map(|(_, path)| path));
+            .chain(dirs.sockets.iter().map(|(_, path)| path))
+            .chain(dirs.plugins.iter().flat_map(|plugin| &plugin.paths));
         let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, notifier())).collect();
         let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
         let inside = inside.map(|path| Subscription::new(path, Interests::Rights, notifier()));
@@ -278,7 +289,8 @@ impl Subscribed {
             missing.extend(parts.filter(|(_, (now, then))| now.rights != **then).map(|(part, _)| part));
         }
         self.rights = stamps.as_ref().map(|stamps| stamps.iter().map(|stamp| stamp.rights.clone()).collect());
-        self.whole = stamps.filter(|_| is_whole && self.dirs.mounts.is_empty());
+        let has_stamps_alone = self.dirs.mounts.is_empty() && self.dirs.plugins.is_empty();
+        self.whole = stamps.filter(|_| is_whole && has_stamps_alone);
         missing
     }
 }
@@ -291,6 +303,7 @@ struct Directories {
     /// Sockets of the Task API.
     sockets: Vec<(TaskIndex, PathBuf)>,
     mounts: Vec<Mounted>,
+    plugins: Vec<PluginTask>,
 }
 
 struct Mounted {
@@ -309,6 +322,7 @@ impl Directories {
             tasks: Vec::new(),
             sockets: Vec::new(),
             mounts: Vec::new(),
+            plugins: Vec::new(),
         };
         for (index, task) in (0..).zip(&view.tasks).filter(|(_, task)| is_running(task)) {
             let path = paths.task(&id, &task.name);
@@ -327,6 +341,9 @@ impl Directories {
             if wanted.is_some_and(has_socket) {
                 dirs.sockets.push((index, path.join("secrets").join(SOCKET)));
             }
+            if let Some(plugin) = wanted.and_then(|wanted| wanted.csi_plugin.as_ref()) {
+                dirs.plugins.push(PluginTask::new(paths, index, (id, task.name.to_string()), plugin));
+            }
             dirs.tasks.push((index, path));
         }
         dirs
@@ -336,7 +353,8 @@ impl Directories {
     fn places(&self) -> BTreeSet<PathBuf> {
         let mounts = self.mounts.iter().map(|mount| &mount.source);
         let tasks = self.tasks.iter().chain(&self.sockets).map(|(_, path)| path);
-        [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
+        let of_plugins = self.plugins.iter().flat_map(|plugin| &plugin.paths);
+        [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).chain(of_plugins).cloned().collect()
     }
 
     /// The part of each directory that has a stamp.
@@ -380,6 +398,7 @@ impl Directories {
         for mount in self.mounts.iter().filter(|mount| !shows_its_source(mount)) {
             missing.push(Part::Task(mount.task, TaskPart::Mounts));
         }
+        missing.extend(self.plugins.iter().filter(|plugin| !plugin.is_whole()).map(PluginTask::part));
         missing
     }
 }

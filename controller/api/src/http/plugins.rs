@@ -1,7 +1,7 @@
 //! CSI plugins of the tasks on this machine, as Nomad lists them.
 //!
-//! In: the plugins that have been ready and whose tasks run. Out: one object for each id. Its instances count as expected, those
-//! that respond as healthy.
+//! In: the tasks that are plugins and run. Out: one object for each id. Its instances count as expected, those that respond as
+//! healthy.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -10,17 +10,21 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use herdlet_api_types::csi::CsiPluginView;
+use herdlet_api_types::csi::{CsiPluginDescription, CsiPluginView};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Shared,
+    Shared, allocs,
     error::{ApiError, ApiResult},
     list::Listed,
     query::{Params, Read},
 };
 
-/// A plugin's id with its instances, the newest last.
+/// Nomad's only type.
+const CSI: &str = "csi";
+
+/// A plugin's id with its instances; the one that was ready last is last.
 struct Plugin {
     id: String,
     instances: Vec<CsiPluginView>,
@@ -45,11 +49,22 @@ pub(super) async fn views(State(shared): State<Arc<Shared>>) -> Json<Vec<CsiPlug
     Json((shared.plugins)())
 }
 
+/// Parameters of a list, as Nomad names them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Kind {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
+    Params(Kind { kind }): Params<Kind>,
 ) -> ApiResult<Response> {
-    let found = |shared: &Shared| Ok(plugins(shared));
+    // As in Nomad: only one type has plugins.
+    let is_meant = kind.as_deref() == Some(CSI);
+    let found = |shared: &Shared| Ok(if is_meant { plugins(shared) } else { Vec::new() });
     shared.list(&read, found, |_, plugin| Value::Object(stub(plugin))).await
 }
 
@@ -82,11 +97,11 @@ fn stub(plugin: &Plugin) -> Map<String, Value> {
     let count = |is_counted: fn(&CsiPluginView) -> bool| {
         plugin.instances.iter().filter(|view| is_counted(view)).count()
     };
-    let newest = plugin.instances.last();
+    let described = described(plugin);
     let stub = json!({
         "ID": plugin.id,
-        "Provider": newest.map(|view| &view.provider),
-        "ControllerRequired": newest.is_some_and(|view| view.has_controller),
+        "Provider": described.map_or("", |it| &it.provider),
+        "ControllerRequired": described.is_some_and(|it| it.requires_controller),
         "ControllersHealthy": count(|view| view.serves_controller() && view.unhealthy.is_none()),
         "ControllersExpected": count(CsiPluginView::serves_controller),
         "NodesHealthy": count(|view| view.serves_node() && view.unhealthy.is_none()),
@@ -100,20 +115,25 @@ fn stub(plugin: &Plugin) -> Map<String, Value> {
     }
 }
 
-/// Nomad's `CSIPlugin`. There is one machine, so the newest instance with a service stands for it.
+/// The last instance that has described itself.
+fn described(plugin: &Plugin) -> Option<&CsiPluginDescription> {
+    plugin.instances.iter().rev().find_map(|view| view.description.as_ref())
+}
+
+/// Nomad's `CSIPlugin`. There is one machine: the instance that calls use describes it.
 fn whole(shared: &Shared, plugin: &Plugin) -> Value {
-    let instances = |is_meant: fn(&CsiPluginView) -> bool| {
-        let newest = plugin.instances.iter().rfind(|view| is_meant(view));
-        let of_node = newest.map(|view| (shared.facts.node.id.clone(), info(view)));
-        of_node.into_iter().collect::<Map<String, Value>>()
+    let of_machine = |is_meant: fn(&CsiPluginView) -> bool, info: fn(&CsiPluginView) -> Value| {
+        let meant = || plugin.instances.iter().rev().filter(|view| is_meant(view));
+        let used = meant().find(|view| view.unhealthy.is_none()).or_else(|| meant().next());
+        let entry = used.map(|view| (shared.facts.node.id.clone(), info(view)));
+        Value::Object(entry.into_iter().collect())
     };
     let mut fields = stub(plugin);
-    fields.insert("Version".to_owned(), json!(plugin.instances.last().map(|view| &view.version)));
-    fields.insert("Controllers".to_owned(), instances(CsiPluginView::serves_controller).into());
-    fields.insert("Nodes".to_owned(), instances(CsiPluginView::serves_node).into());
-    let allocs = plugin.instances.iter().filter_map(|view| shared.model.alloc(&view.alloc));
-    let allocs = allocs.map(|view| json!({ "ID": view.spec.id, "Name": view.spec.name() }));
-    fields.insert("Allocations".to_owned(), allocs.collect::<Vec<_>>().into());
+    fields.insert("Version".to_owned(), json!(described(plugin).map_or("", |it| &it.version)));
+    fields.insert("Controllers".to_owned(), of_machine(CsiPluginView::serves_controller, controller));
+    fields.insert("Nodes".to_owned(), of_machine(CsiPluginView::serves_node, node));
+    let views = plugin.instances.iter().filter_map(|view| shared.model.alloc(&view.alloc));
+    fields.insert("Allocations".to_owned(), views.map(|view| allocs::stub(shared, &view)).collect());
     Value::Object(fields)
 }
 
@@ -123,6 +143,47 @@ fn info(view: &CsiPluginView) -> Value {
         "AllocID": view.alloc,
         "Healthy": view.unhealthy.is_none(),
         "HealthDescription": view.unhealthy.as_deref().unwrap_or("healthy"),
-        "RequiresControllerPlugin": view.has_controller,
+        "RequiresControllerPlugin": view.description.as_ref().is_some_and(|it| it.requires_controller),
     })
+}
+
+/// Nomad's command reads the object without a check, so it is there without a description too.
+fn controller(view: &CsiPluginView) -> Value {
+    let features = view.description.as_ref().and_then(|it| it.controller.as_ref());
+    let has = |name: &str| features.is_some_and(|features| features.contains(name));
+    let mut entry = info(view);
+    entry["ControllerInfo"] = json!({
+        "SupportsAttachDetach": has("PUBLISH_UNPUBLISH_VOLUME"),
+        "SupportsClone": has("CLONE_VOLUME"),
+        "SupportsCondition": has("VOLUME_CONDITION"),
+        "SupportsCreateDelete": has("CREATE_DELETE_VOLUME"),
+        "SupportsCreateDeleteSnapshot": has("CREATE_DELETE_SNAPSHOT"),
+        "SupportsExpand": has("EXPAND_VOLUME"),
+        "SupportsGet": has("GET_VOLUME"),
+        "SupportsGetCapacity": has("GET_CAPACITY"),
+        "SupportsListSnapshots": has("LIST_SNAPSHOTS"),
+        "SupportsListVolumes": has("LIST_VOLUMES"),
+        "SupportsListVolumesAttachedNodes": has("LIST_VOLUMES_PUBLISHED_NODES"),
+        "SupportsReadOnlyAttach": has("PUBLISH_READONLY"),
+    });
+    entry
+}
+
+/// As [`controller`].
+fn node(view: &CsiPluginView) -> Value {
+    let node = view.description.as_ref().and_then(|it| it.node.as_ref());
+    let has = |name: &str| node.is_some_and(|node| node.features.contains(name));
+    let segments = node.and_then(|node| node.topology.as_ref());
+    let mut entry = info(view);
+    entry["NodeInfo"] = json!({
+        "ID": node.map_or("", |node| &node.id),
+        // Nomad's number for no limit.
+        "MaxVolumes": node.and_then(|node| node.volumes_max).unwrap_or(i64::MAX.unsigned_abs()),
+        "AccessibleTopology": segments.map(|segments| json!({ "Segments": segments })),
+        "RequiresNodeStageVolume": has("STAGE_UNSTAGE_VOLUME"),
+        "SupportsCondition": has("VOLUME_CONDITION"),
+        "SupportsExpand": has("EXPAND_VOLUME"),
+        "SupportsStats": has("GET_VOLUME_STATS"),
+    });
+    entry
 }

@@ -36,6 +36,8 @@ pub struct Mount {
     pub point: PathBuf,
     /// The mount itself is read-only, independent of its file system.
     pub read_only: bool,
+    /// What is mounted below it appears on its copies, and the reverse.
+    pub is_shared: bool,
     /// For instance `tmpfs`.
     pub fs_type: String,
     /// What is mounted; for a tmpfs a name of the mounter's choice.
@@ -373,12 +375,14 @@ fn parse_line(line: &[u8], base: &Path) -> Option<Mount> {
         return None;
     }
     let mut options = fields.next()?.split(|byte| *byte == b',');
-    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let tags = fields.by_ref().take_while(|field| *field != b"-");
+    let is_shared = tags.fold(false, |is_shared, tag| is_shared || tag.starts_with(b"shared:"));
     Some(Mount {
         id: number(id)?,
         parent: number(parent)?,
         point: point.to_owned(),
         read_only: options.any(|option| option == b"ro"),
+        is_shared,
         fs_type: text(fields.next()?),
         source: text(fields.next()?),
     })

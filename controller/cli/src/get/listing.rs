@@ -194,7 +194,7 @@ impl ObjectKind {
             Self::Services => "there are no services in the built-in catalogue",
             Self::Volumes => "there are no volumes",
             Self::Networks => "no allocation has a network of its own",
-            Self::Plugins => "no CSI plugin has been ready",
+            Self::Plugins => "there are no CSI plugins",
             Self::Deployments => "there are no deployments",
             Self::Versions => "there are no versions",
             Self::Events => "nothing has happened since the agent started",

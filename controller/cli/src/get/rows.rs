@@ -25,7 +25,7 @@ pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<L
             known(client, targets, missing, is_meant).await?;
             Ok(networks::list(views, targets, form))
         }
-        ObjectKind::Plugins => plugins::list(client, targets).await,
+        ObjectKind::Plugins => plugins::list(client, targets, missing).await,
         ObjectKind::Deployments => deployments(client, targets, form, missing).await,
         ObjectKind::Versions => versions::list(client, targets, missing).await,
         ObjectKind::Events => {

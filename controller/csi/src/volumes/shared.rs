@@ -16,6 +16,8 @@ use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 pub fn share(path: &Path) -> io::Result<()> {
     if !mounts_below(path)?.iter().any(|mount| mount.point == path) {
         mount_bind(path, path)?;
+        // A shared parent would get a copy of each later mount, hidden below this one.
+        mount_change(path, MountPropagationFlags::PRIVATE)?;
     }
     Ok(mount_change(path, MountPropagationFlags::SHARED)?)
 }

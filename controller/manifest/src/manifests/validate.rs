@@ -139,7 +139,6 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     policy::scaling(group, trail, findings);
     vault::block(spec.vault.as_ref(), trail, findings);
     consul::of_group(context, findings);
-    csi_plugin::of_group(context, findings);
     if spec.reschedule.is_some() {
         policy::reschedule(&group.reschedule, job.kind, &trail.field("reschedule"), findings);
     }

@@ -54,7 +54,9 @@ fn only_its_owner_can_connect_however_long_its_path_is() {
     make_alias(&env.paths, &env.alloc, "t").unwrap();
     make_alias(&env.paths, &env.alloc, "t").unwrap();
     let alias = address(&env.paths, &env.alloc, "t");
-    assert!(alias.starts_with(env.dir.path().join("run/api")) && alias.as_os_str().len() <= PATH_LEN_MAX);
+    assert!(
+        alias.starts_with(env.dir.path().join("run/api")) && alias.as_os_str().len() <= SOCKET_PATH_LEN_MAX
+    );
     UnixStream::connect(&alias).unwrap();
     let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
     assert_eq!((mode(&env.paths.runtime), mode(&env.paths.api_aliases())), (0o711, 0o711));

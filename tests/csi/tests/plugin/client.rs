@@ -8,6 +8,7 @@ use herdlet_csi::{
     client::Client,
     controller::NewVolume,
     description::{PluginType, Service, UnusableError},
+    directories::Owner,
     error::{CallError, CallFailure, Code, ErrorClass},
     identity::Readiness,
     node::{Context, PublishPaths, VolumeUse},
@@ -343,7 +344,8 @@ async fn a_plugin_that_listens_late_is_supervised() {
     let mut changes = plugins.changes();
     let registered = |health| {
         let PluginHealth::Healthy(description) = health else { return };
-        let (owner, kind, client) = ("a1/plugin".to_owned(), PluginType::Monolith, client.clone());
+        let owner = Owner { alloc: "a1".to_owned(), task: "plugin".to_owned() };
+        let (kind, client) = (PluginType::Monolith, client.clone());
         plugins.register("p", Instance { owner, kind, client, description: *description, unhealthy: None });
     };
     let describe = async || client.describe(PluginType::Monolith).await;

@@ -12,7 +12,7 @@ use crate::{
     agent::{Agent, Setup},
     command::{self, Output, Running, User},
     http, ports,
-    program::project,
+    program::{csi_plugin, example, project},
     wait,
 };
 
@@ -70,6 +70,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("operator scheduler get-config, set-config", "operator scheduler get-config"),
     ("operator snapshot save, restore", "operator snapshot save state.snap"),
     ("plugin status", "plugin status"),
+    ("plugin status", "plugin status disks"),
+    ("plugin status", "plugin status -verbose disks"),
     ("quota apply, delete, inspect, list, status", "quota list"),
     ("recommendation apply, dismiss, info, list", "recommendation list"),
     ("scaling policy info, list", "scaling policy list"),
@@ -158,6 +160,9 @@ impl<'p> StandaloneTest<'p> {
         agent.set_arguments(vec!["--config".to_owned(), config, "--listen".to_owned(), listen]);
         agent.home.write("web.nomad.hcl", JOB);
         agent.launch();
+        let plugin = fs::read_to_string(example("csi-plugin")).expect("the example of a CSI plugin");
+        let command = format!("command: {}", csi_plugin().display());
+        agent.apply_and_wait(&plugin.replace("command: csi-plugin", &command));
         Self { program, agent, port }
     }
 

@@ -161,7 +161,7 @@ const COMMANDS: &[Command] = &[
     command("operator scheduler get-config, set-config", &["GET operator/scheduler/configuration"]),
     command("operator snapshot save, restore", &["GET operator/snapshot"]),
     command("operator utilization", &["PUT operator/utilization"]),
-    command("plugin status", &["GET plugins"]),
+    command("plugin status", &["GET plugins?type=csi"]),
     command("quota apply, delete, inspect, list, status", &["GET quotas"]),
     command("recommendation apply, dismiss, info, list", &["GET recommendations"]),
     command("scaling policy info, list", &["GET scaling/policies"]),

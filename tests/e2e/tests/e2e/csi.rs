@@ -6,14 +6,19 @@ use std::{
 };
 
 use herdlet_e2e::{
-    agent::Agent,
-    host, http,
+    agent::{Agent, Setup},
+    home, host, http,
     program::{csi_plugin, example},
     shown::Alloc,
     wait,
 };
 
-use crate::common::{indented, is_root, job};
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::{
+    common::{indented, is_root, job},
+    isolated::{isolated, runs_on},
+};
 
 const HEALTHY: &str = "Plugin became healthy";
 const UNHEALTHY: &str = "Plugin became unhealthy";
@@ -38,32 +43,72 @@ fn count(events: &[String], kind: &str) -> usize {
     events.iter().filter(|event| *event == kind).count()
 }
 
-#[test]
-fn a_plugin_is_supervised_while_it_runs() {
-    let Some(plugin) = plugin() else { return };
+/// Runs the example until it is healthy.
+fn with_example(plugin: &Path) -> Agent {
     let mut agent = Agent::start();
     let text = fs::read_to_string(example("csi-plugin")).unwrap();
     let text = text.replace("command: csi-plugin", &format!("command: {}", plugin.display()));
     agent.apply_and_wait(&text.replace("health_timeout: 30s", "health_timeout: 5m"));
-    let is_healthy = |alloc: &Alloc| count(&alloc.events("plugin"), HEALTHY) == 1;
     agent.until_alloc(NAME, "is healthy", is_healthy);
+    agent
+}
+
+fn is_healthy(alloc: &Alloc) -> bool {
+    count(&alloc.events("plugin"), HEALTHY) == 1
+}
+
+/// The directories of all sockets.
+fn socket_dirs(agent: &Agent) -> Vec<PathBuf> {
+    let sockets = home::runtime(&agent.home.instance().unwrap()).join("csi");
+    fs::read_dir(sockets).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Whether a directory is a shared mount.
+fn is_shared(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mut lines = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines.any(|fields| Path::new(fields[4]) == dir && fields[6].starts_with("shared:"))
+}
+
+#[test]
+fn a_plugin_is_supervised_while_it_runs() {
+    let Some(plugin) = plugin() else { return };
+    let mut agent = with_example(&plugin);
     let member = agent.single(NAME, "plugin");
     let data = agent.home.state().join("alloc").join(&member.alloc).join("alloc/data");
     let csi = agent.home.state().join("csi");
-    let sockets = || {
-        let entries = fs::read_dir(csi.join("plugins")).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path().join("csi.sock")).filter(|path| path.exists()).count()
-    };
-    assert_eq!(sockets(), 1);
+    let sockets =
+        |agent: &Agent| socket_dirs(agent).iter().filter(|dir| dir.join("csi.sock").exists()).count();
+    assert_eq!(sockets(&agent), 1);
     assert!(csi.join("monolith/disks").is_dir());
-    assert_eq!(host::mounts_below(&csi), [csi.clone()], "what it mounts appears on the machine");
+    assert_eq!(host::mounts_below(&csi), [csi.clone()], "the directory is a mount of its own");
+    assert!(is_shared(&csi));
     let plugins = http::get(&agent.peer(), "/v1/plugins?type=csi").unwrap().json();
     assert_eq!((&plugins[0]["ID"], &plugins[0]["NodesHealthy"]), (&"disks".into(), &1.into()), "{plugins}");
     let plugin = http::get(&agent.peer(), "/v1/plugin/csi/disks").unwrap().json();
-    assert_eq!(plugin["Allocations"][0]["ID"].as_str(), Some(member.alloc.as_str()), "{plugin}");
+    let [stub] = plugin["Allocations"].as_array().unwrap().as_slice() else { panic!("{plugin}") };
+    assert_eq!(
+        (&stub["ID"], &stub["ClientStatus"]),
+        (&(*member.alloc).into(), &"running".into()),
+        "{plugin}"
+    );
+    for (service, info) in [("Controllers", "ControllerInfo"), ("Nodes", "NodeInfo")] {
+        let [entry] = plugin[service].as_object().unwrap().values().collect::<Vec<_>>()[..] else {
+            panic!("{plugin}")
+        };
+        assert!(entry["Healthy"] == true && entry[info].is_object(), "{plugin}");
+    }
+    let none = http::get(&agent.peer(), "/v1/plugins").unwrap().json();
+    assert_eq!(none, serde_json::json!([]), "no type is meant");
     assert_eq!(http::get(&agent.peer(), "/v1/plugin/csi/other").unwrap().status, 404);
     let listed = agent.cli(&["get", "plugins"]).success().stdout;
     assert!(listed.contains("disks") && listed.contains("healthy"), "{listed}");
+    let unknown = agent.cli(&["get", "plugins", "other"]);
+    assert!(
+        unknown.code != 0 && unknown.stderr.contains("no task is a CSI plugin with the id"),
+        "{}",
+        unknown.stderr
+    );
     // The next agent supervises it, and changes nothing.
     let probes = || {
         let calls = fs::read_to_string(data.join("calls")).unwrap_or_default();
@@ -76,8 +121,55 @@ fn a_plugin_is_supervised_while_it_runs() {
     let alloc = agent.until_alloc(NAME, "is healthy", is_healthy);
     assert_eq!(count(&alloc.events("plugin"), UNHEALTHY), 0);
     agent.cli(&["stop", "csi-plugin", "--wait"]).success();
-    wait::until_true("its socket is gone", || sockets() == 0);
+    wait::until_true("its socket is gone", || sockets(&agent) == 0);
     wait::until_true("nothing is mounted", || host::mounts_below(&csi).is_empty());
+    agent.finish();
+}
+
+/// They are restored, and the plugin runs on.
+#[test]
+fn lost_directories_are_restored() {
+    let Some(plugin) = plugin() else { return };
+    let agent = with_example(&plugin);
+    let member = agent.single(NAME, "plugin");
+    let csi = agent.home.state().join("csi");
+    unmount(&csi, UnmountFlags::DETACH).unwrap();
+    wait::until_true("it is a shared mount again", || is_shared(&csi));
+    let [sockets] = <[PathBuf; 1]>::try_from(socket_dirs(&agent)).unwrap();
+    fs::remove_dir_all(&sockets).unwrap();
+    wait::until_true("the directory of the socket is there again", || sockets.is_dir());
+    assert_eq!(agent.single(NAME, "plugin"), member);
+    assert_eq!(agent.alloc(NAME).unwrap().restarts("plugin"), 0);
+    agent.cli(&["stop", "csi-plugin", "--wait"]).success();
+    wait::until_true("nothing is mounted", || host::mounts_below(&csi).is_empty());
+    agent.finish();
+}
+
+#[test]
+fn mounts_of_a_plugin_in_its_own_root_appear_on_the_machine() {
+    if !is_root() {
+        return;
+    }
+    let config = "drivers: {exec: {allow_caps: [all]}}\n";
+    let mut agent = Agent::start_with(Setup::default().config(config.to_owned()));
+    let first =
+        "echo $CSI_ENDPOINT > /run/csi/seen; mkdir /volumes/later; mount -t tmpfs later /volumes/later";
+    let more = "csi_plugin: {id: disks, type: node, mount_dir: /run/csi, stage_publish_base_dir: /volumes, health_timeout: 1h}\n\
+                user: root";
+    let task =
+        isolated("t", &runs_on(first), more).replace("command: sh,", "command: sh, cap_add: [sys_admin],");
+    agent.apply_and_wait(&job("disks", "service", "", &[task]));
+    let volume = agent.home.state().join("csi/node/disks/later");
+    wait::until_true("the plugin's mount is on the machine", || {
+        host::mounts_below(&agent.home.state().join("csi")).contains(&volume)
+    });
+    let [sockets] = <[PathBuf; 1]>::try_from(socket_dirs(&agent)).unwrap();
+    assert_eq!(fs::read_to_string(sockets.join("seen")).unwrap(), "unix:///run/csi/csi.sock\n");
+    let listed = agent.cli(&["get", "plugins"]).success().stdout;
+    assert!(listed.contains("unhealthy: it was not ready yet"), "{listed}");
+    unmount(&volume, UnmountFlags::empty()).unwrap();
+    agent.cli(&["stop", "disks", "--wait"]).success();
+    wait::until_true("nothing is mounted", || host::mounts_below(&agent.home.state().join("csi")).is_empty());
     agent.finish();
 }
 

@@ -1,7 +1,5 @@
 //! `csi_plugin` of a task.
 
-use std::collections::BTreeMap;
-
 use herdlet_api_types::{
     driver::{FsIsolation, RAW_EXEC},
     job::{CsiPlugin, Task},
@@ -10,24 +8,6 @@ use herdlet_api_types::{
 
 use super::{Findings, GroupContext, mount};
 use crate::yaml::Trail;
-
-/// Validates that no two tasks of a group are the same plugin.
-pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
-    let tasks = context.trail.field("tasks");
-    let mut seen = BTreeMap::new();
-    for (index, task) in context.group.tasks.iter().enumerate() {
-        let Some(plugin) = task.csi_plugin.as_ref().filter(|plugin| !plugin.id.is_empty()) else { continue };
-        let Some(first) = seen.get(&plugin.id) else {
-            seen.insert(&plugin.id, index);
-            continue;
-        };
-        let first = tasks.item(*first);
-        let message = format!(
-            "the task at `{first}` has the same id; write another one, or move one of the tasks to another group"
-        );
-        findings.problem(&tasks.item(index).field("csi_plugin").field("id"), message);
-    }
-}
 
 /// Validates the block of a task.
 pub(super) fn of_task(

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::http::plugins;
 
-const PLUGINS: &str = "CSI plugins";
+const PLUGINS: &str = "other calls about CSI plugins";
 const VOLUMES: &str = "CSI volumes; host volumes are at /v1/herdlet/volumes";
 
 const PLUGIN: &[(&str, FieldSource)] = &[("PluginID", Text("plugin_id"))];
