@@ -28,7 +28,7 @@ use herdlet_runtime::Inbox;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{executor::duration, planner::Input};
+use crate::planner::Input;
 
 /// Why a plugin can't be called before its first report.
 const NOT_READY: &str = "it was not ready yet since the start of its task or of the agent";
@@ -88,9 +88,12 @@ impl CsiPlugins {
         tokio::spawn(async move { ended.run_until_cancelled(watch.follow()).await });
     }
 
-    /// An attempt is to end: the plugin is not called any more.
+    /// An attempt is to end: the plugin is not called any more. An earlier one than the newest changes nothing.
     pub(crate) fn end(&self, key: TaskKey, attempt: u32, plugin: &CsiPlugin) {
         let mut supervised = self.lock();
+        if supervised.get(&key).is_some_and(|known| known.attempt > attempt) {
+            return;
+        }
         self.registry.deregister(&plugin.id, &owner(&key));
         supervised.insert(key, Supervision { attempt, plugin: plugin.clone(), unhealthy: None, guard: None });
     }
@@ -188,7 +191,7 @@ impl AttemptWatch {
             async move { client.describe(self.kind).await }
         };
         let report = |health| drop(sender.send_replace(Some(health)));
-        let supervision = supervise(duration(self.plugin.health_timeout), describe, report);
+        let supervision = supervise(self.plugin.health_timeout.to_std(), describe, report);
         let passing_on = async {
             while reports.changed().await.is_ok() {
                 let report = reports.borrow_and_update().clone();

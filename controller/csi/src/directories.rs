@@ -154,7 +154,7 @@ impl Directories {
     pub fn exist(&self, owner: &Owner, (kind, id): (PluginType, &str)) -> Result<bool, DirectoryError> {
         let Some(volumes) = Dir::open_if_present(&self.volumes)? else { return Ok(false) };
         let path = volumes.real_path()?;
-        // A change of the propagation is not reported as a change of the table, so it is read anew.
+        // A change of the propagation is not reported as a change of the table, so it is read again.
         let mounts = mounts(&path)?;
         let of_plugin = path.join(of_plugin(kind, id));
         let is_shared = mounts.iter().rfind(|mount| mount.point == path).is_some_and(|mount| mount.is_shared);

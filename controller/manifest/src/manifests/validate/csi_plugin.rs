@@ -12,8 +12,7 @@ use crate::yaml::Trail;
 /// Validates the block of a task.
 pub(super) fn of_task(
     context: &GroupContext<'_>,
-    spec: &TaskSpec,
-    task: &Task,
+    (spec, task): (&TaskSpec, &Task),
     trail: &Trail<'_>,
     findings: &mut Findings<'_>,
 ) {

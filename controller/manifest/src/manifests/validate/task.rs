@@ -54,7 +54,7 @@ pub(super) fn validate(
     secret::of_task(spec, task, trail, findings);
     vault::of_task(spec, trail, findings);
     consul::of_task(spec, task, trail, findings);
-    csi_plugin::of_task(context, spec, task, trail, findings);
+    csi_plugin::of_task(context, (spec, task), trail, findings);
     template::of_task(own, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
