@@ -23,7 +23,7 @@ use herdlet_network::{
     namespace::NamespaceId,
     networks::{
         AllocNetwork as Made, Bridge, BridgeSettings, ConnectError, INTERFACE, LoneNetworks, NetworkError,
-        NetworkRequest, NetworkState, RequestedPort,
+        NetworkRequest, NetworkState, Remains, RequestedPort,
     },
     port_owner::HeldPort,
 };
@@ -50,7 +50,7 @@ mod failure;
 mod permission;
 mod view;
 
-pub use drift::is_on_bridge;
+pub use drift::{Unrepaired, is_on_bridge};
 pub use permission::Permission;
 
 /// The networks.
@@ -236,10 +236,11 @@ impl AllocNetworks {
                 return swept;
             }
         };
-        for owner in owners.iter().filter(|owner| owner.parse().is_ok_and(|id| is_leak(AllocId(id)))) {
-            tracing::warn!(alloc = owner, "removing a network that belongs to no allocation");
+        let is_leak = |owner: &str| owner.parse().is_ok_and(|id| is_leak(AllocId(id)));
+        for (owner, remains) in owners.iter().filter(|(owner, _)| is_leak(owner)) {
+            remains.log_removal(owner);
             match networks.down(owner) {
-                Ok(()) => swept.removed += 1,
+                Ok(()) => swept.removed += u64::from(*remains == Remains::Network),
                 Err(error) => {
                     tracing::warn!(alloc = owner, error = in_full(&error), "failed to remove the network");
                     swept.left += 1;
@@ -280,8 +281,8 @@ impl AllocNetworks {
     fn remove_bridged(&self) -> Result<(), NetworkError> {
         let networks = self.bridge.networks()?;
         let mut removed = Ok(());
-        for owner in networks.owners()? {
-            removed = removed.and(networks.down(&owner));
+        for owner in networks.owners()?.keys() {
+            removed = removed.and(networks.down(owner));
         }
         removed.and(networks.remove())
     }

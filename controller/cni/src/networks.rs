@@ -262,7 +262,7 @@ impl CniNetworks {
                 counts.1 += 1;
                 continue;
             }
-            tracing::warn!(alloc = owner, "detaching a network that belongs to no allocation");
+            tracing::warn!(alloc = owner, "detaching a network whose owner does not exist");
             match self.down(owner) {
                 Ok(()) => counts.0 += 1,
                 Err(error) => {

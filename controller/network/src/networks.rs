@@ -48,7 +48,9 @@ use name_server::ServedNames;
 pub use bridge::{Bridge, BridgeSettings, ConnectError, NameServing};
 pub use lone::LoneNetworks;
 pub use name_server::{NameServer, NameSockets};
-pub use request::{AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, NetworkState, RequestedPort};
+pub use request::{
+    AllocNetwork, BridgeConfig, NetworkError, NetworkRequest, NetworkState, Remains, RequestedPort,
+};
 pub use status::BridgeStatus;
 
 /// The directory of files about changed settings of the machine, in that of files that last until the next boot.
@@ -281,11 +283,14 @@ impl Networks {
     ///
     /// # Errors
     /// If something can't be listed.
-    pub fn owners(&self) -> Result<Vec<String>, NetworkError> {
-        let mut owners = self.firewall.owners()?;
-        owners.extend(self.pool.owners()?.into_keys());
-        owners.extend(self.pins.names()?.into_iter().filter_map(|name| name.into_string().ok()));
-        Ok(owners.into_iter().filter(|owner| !self.cleanup.has(owner)).collect())
+    pub fn owners(&self) -> Result<BTreeMap<String, Remains>, NetworkError> {
+        let mut owners: BTreeMap<String, Remains> =
+            self.pool.owners()?.into_keys().map(|owner| (owner, Remains::Claim)).collect();
+        let pinned = self.pins.names()?.into_iter().filter_map(|name| name.into_string().ok());
+        owners
+            .extend(self.firewall.owners()?.into_iter().chain(pinned).map(|owner| (owner, Remains::Network)));
+        owners.retain(|owner, _| !self.cleanup.has(owner));
+        Ok(owners)
     }
 
     /// Whether no allocation has a network, and no interface of another program is on the bridge.
@@ -294,7 +299,7 @@ impl Networks {
     /// If the kernel does not answer.
     pub fn is_unused(&self) -> Result<bool, NetworkError> {
         self.finish_removals()?;
-        if self.owners()?.iter().any(|owner| owner != name_server::OWNER) {
+        if self.owners()?.keys().any(|owner| owner != name_server::OWNER) {
             return Ok(false);
         }
         let mut socket = open_socket()?;

@@ -15,6 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Maximum wait for an answer, as for all events.
 const TIMEOUT: Duration = super::wait::PATIENCE;
 
+/// Maximum wait of one of several tries. A connection that began while its network was repaired can stay silent for minutes.
+const TRY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The address of an API.
 #[derive(Debug, Clone)]
 pub enum Peer {
@@ -46,6 +49,13 @@ impl Answer {
 /// Sends a GET request.
 pub fn get(peer: &Peer, path: &str) -> Option<Answer> {
     request(peer, "GET", path, &[], "")
+}
+
+/// Sends a GET request to a port of 127.0.0.1, and gives up soon: for tests that poll a task until it answers.
+pub fn poll_task(port: u16, path: &str) -> Option<Answer> {
+    let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), TRY_TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(TRY_TIMEOUT)).ok()?;
+    talk(stream, &written("GET", path, &[], ""))
 }
 
 /// A pending request on a unix socket.

@@ -15,6 +15,10 @@ use herdlet_network::{
 
 use super::{AllocNetworks, mode_of};
 
+/// The rules of the bridge may still be damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unrepaired;
+
 impl AllocNetworks {
     /// The networks on the bridge that a change in the machine's namespace may have damaged.
     pub fn concern(&self, change: &Change) -> Concern {
@@ -26,16 +30,20 @@ impl AllocNetworks {
         self.opened()?.rule_port().ok()
     }
 
-    /// Repairs the rules of the bridge. Returns the cause; `None` if nothing had to be repaired, or it was not possible.
-    pub fn repair_rules(&self) -> Option<String> {
-        match self.opened()?.repair_rules() {
-            Ok(repair) => (!repair.is_empty()).then(|| repair.to_string()),
+    /// Repairs the rules of the bridge. Returns the cause; `None` if nothing had to be repaired.
+    ///
+    /// # Errors
+    /// If they could not be inspected or repaired; the cause is logged.
+    pub fn repair_rules(&self) -> Result<Option<String>, Unrepaired> {
+        let Some(networks) = self.opened() else { return Ok(None) };
+        match networks.repair_rules() {
+            Ok(repair) => Ok((!repair.is_empty()).then(|| repair.to_string())),
             Err(error) => {
                 tracing::warn!(
                     error = in_full(&error),
                     "failed to inspect or repair the rules of the bridge"
                 );
-                None
+                Err(Unrepaired)
             }
         }
     }

@@ -53,8 +53,9 @@ impl BuiltinState {
         let listed = self.dirs.list();
         let listed = listed.map_err(|error| DriverError::retry(format!("list the containers: {error}")))?;
         let known: BTreeSet<String> = listed.iter().map(owner).collect();
-        for owner in found.iter().filter(|owner| is_of_container(owner) && !known.contains(*owner)) {
-            tracing::warn!(owner, "removing a network that belongs to no container");
+        let is_leak = |owner: &String| is_of_container(owner) && !known.contains(owner);
+        for (owner, remains) in found.iter().filter(|(owner, _)| is_leak(owner)) {
+            remains.log_removal(owner);
             self.disconnect(owner).map_err(retry)?;
         }
         Ok(())

@@ -73,6 +73,25 @@ pub struct AllocNetwork {
     pub namespace: NamespaceId,
 }
 
+/// What exists of an allocation's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remains {
+    /// The claim of its address, and perhaps its interface: an agent ended while it made the network, or had removed the rest.
+    Claim,
+    /// A namespace or mapped ports.
+    Network,
+}
+
+impl Remains {
+    /// Logs that these are removed because their owner does not exist.
+    pub fn log_removal(self, owner: &str) {
+        match self {
+            Self::Claim => tracing::info!(owner, "completing the removal of a network"),
+            Self::Network => tracing::warn!(owner, "removing a network whose owner does not exist"),
+        }
+    }
+}
+
 /// What an inspection has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkState<N = AllocNetwork> {

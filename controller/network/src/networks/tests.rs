@@ -69,7 +69,7 @@ fn on_host_with(hairpin: Hairpin, test: impl FnOnce(&Machine, &Networks) + Send)
         }
         let networks = Networks::open(BridgeConfig { hairpin, ..config(&machine.dir()) }).unwrap();
         test(machine, &networks);
-        for owner in networks.owners().unwrap() {
+        for owner in networks.owners().unwrap().into_keys() {
             networks.down(&owner).unwrap();
         }
         networks.remove().unwrap();
@@ -159,7 +159,7 @@ fn network_is_made_inspected_and_removed() {
         assert_eq!(made.address6, Some("fd00:37::2".parse().unwrap()));
         assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Complete(made.clone()));
         assert_eq!(networks.up(&wanted).unwrap(), made, "once more");
-        assert_eq!(networks.owners().unwrap(), ["a"]);
+        assert_eq!(networks.owners().unwrap(), BTreeMap::from([("a".to_owned(), Remains::Network)]));
         let next_agent = Networks::open(config(&machine.dir())).unwrap();
         assert_eq!(next_agent.inspect(&wanted).unwrap(), NetworkState::Complete(made.clone()));
         assert_eq!(next_agent.up(&wanted).unwrap(), made);
@@ -169,7 +169,11 @@ fn network_is_made_inspected_and_removed() {
             networks.down(owner).unwrap();
         }
         networks.finish_removals().unwrap();
-        assert_eq!(networks.owners().unwrap(), Vec::<String>::new());
+        assert_eq!(networks.owners().unwrap(), BTreeMap::new());
+        networks.pool.claim("a", None).unwrap();
+        assert_eq!(networks.owners().unwrap(), BTreeMap::from([("a".to_owned(), Remains::Claim)]));
+        networks.down("a").unwrap();
+        assert_eq!(networks.owners().unwrap(), BTreeMap::new());
         assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Absent);
     });
 }

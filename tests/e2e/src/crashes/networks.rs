@@ -35,7 +35,7 @@ esac
 "#;
 
 /// What a line of an agent's log has that removes a network without an allocation: an allocation is never forgotten before its network.
-pub const LEAK: &str = "belongs to no allocation";
+pub const LEAK: &str = "whose owner does not exist";
 
 /// Deadline of the comparison.
 const LIMIT: Duration = wait::PATIENCE;

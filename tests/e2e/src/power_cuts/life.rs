@@ -20,7 +20,7 @@ use super::{
 use crate::{
     crashes::{
         operation::{self, ExpectedState, Operation, Request, RequestOutcome},
-        oracle::unexpected_lines,
+        oracle::{unconverged, unexpected_lines},
         work::JobType,
     },
     http::{self, Peer},
@@ -262,11 +262,7 @@ impl Life {
         if !kept.is_subset(&known) || !needed.is_subset(&kept) {
             open.push(format!("allocations {known:?}, directories {kept:?}, needed {needed:?}"));
         }
-        let status = http::get(&boot.agent, "/v1/herdlet/status").map(|answer| answer.json());
-        let unconverged = status.as_ref().map(|status| status["unconverged"].clone());
-        if unconverged.as_ref().and_then(Value::as_array).is_none_or(|list| !list.is_empty()) {
-            open.push(format!("not converged: {unconverged:?}"));
-        }
+        open.extend(unconverged(&boot.agent));
         (facts, open)
     }
 }

@@ -163,7 +163,7 @@ fn bridge_leads_two_ports_to_the_same_one() {
         let alloc = agent.alloc(name).unwrap();
         let port = alloc.port("http").unwrap();
         wait::until_true("an answer", || {
-            http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.status == 200)
+            http::poll_task(port, "/").is_some_and(|answer| answer.status == 200)
         });
         port
     });
@@ -216,7 +216,7 @@ fn web_runs_privately_until_ctrl_c() {
             .filter_map(|line| line.split_once("http.server ")?.1.split(' ').next()?.parse::<u16>().ok())
             .next()
     });
-    let answer = wait::until("an answer", || http::get(&Peer::Port(port), "/"));
+    let answer = wait::until("an answer", || http::poll_task(port, "/"));
     assert_eq!(answer.status, 200);
     run.signal(Signal::INT);
     assert_eq!(run.finish().code, 130);

@@ -6,8 +6,7 @@ use std::{collections::BTreeSet, fs};
 
 use herdlet_e2e::{
     agent::{Agent, Setup},
-    http::{self, Peer},
-    ports,
+    http, ports,
     program::project,
     wait,
 };
@@ -112,7 +111,7 @@ impl Ground {
 
     fn serves(&self, port: u16, body: &str) {
         wait::until_true(&format!("port {port} serves {body:?}"), || {
-            http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.body == body)
+            http::poll_task(port, "/").is_some_and(|answer| answer.body == body)
         });
     }
 }

@@ -40,12 +40,13 @@ tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 tcp.bind(("0.0.0.0", port))
 tcp.listen()
 print("listens", flush=True)
-while True:
-    client, peer = tcp.accept()
+def answer(client):
     client.recv(4096)
     body = os.environ["NOMAD_ALLOC_INDEX"] + " at " + client.getsockname()[0]
     client.sendall(("HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)).encode())
     client.close()
+while True:
+    threading.Thread(target=answer, args=(tcp.accept()[0],), daemon=True).start()
 "#;
 
 /// A task that serves.
@@ -400,7 +401,7 @@ fn damaged_networks_are_repaired() {
     });
     agent.cli(&["wait", "web"]).success();
     wait::until_true("an answer", || {
-        http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.body.starts_with("0 at "))
+        http::poll_task(port, "/").is_some_and(|answer| answer.body.starts_with("0 at "))
     });
     agent.cli(&["delete", "web", "--wait"]).success();
     until_nothing_left(&agent);

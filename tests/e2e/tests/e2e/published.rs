@@ -319,9 +319,7 @@ fn the_example_answers_on_its_port() {
     let mut agent = start();
     let manifest = fs::read_to_string(example("published")).unwrap().replace("8088", &port.to_string());
     agent.apply_and_wait(&manifest);
-    wait::until_true("it answers", || {
-        http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.status == 200)
-    });
+    wait::until_true("it answers", || http::poll_task(port, "/").is_some_and(|answer| answer.status == 200));
     agent.cli(&["delete", "published", "--wait"]).success();
     agent.finish();
 }

@@ -19,7 +19,7 @@ use herdlet_network::{
 use herdlet_plan::{action::Outcome, event::Noticed};
 
 use super::holds::Holds;
-use crate::networks::{AllocNetworks, is_on_bridge};
+use crate::networks::{AllocNetworks, Unrepaired, is_on_bridge};
 
 /// Networks with interfaces of their own are inspected in one of this many periods: it takes about a millisecond of processor time, and
 /// the kernel reports most damage.
@@ -115,22 +115,29 @@ impl NetworksInUse {
         self.due = later;
         let mut damage = Damage::default();
         for subject in due {
-            let is_damaged = match subject {
-                Subject::Rules => {
-                    damage.repaired_rules = networks.repair_rules();
-                    damage.repaired_rules.is_some()
-                }
+            let finding = match subject {
+                Subject::Rules => match networks.repair_rules() {
+                    Ok(repaired) => {
+                        damage.repaired_rules = repaired;
+                        if damage.repaired_rules.is_some() { Finding::Damaged } else { Finding::Sound }
+                    }
+                    Err(Unrepaired) => Finding::Unknown,
+                },
+                // What is wrong with another namespace, only the planner knows: tasks may have to follow.
+                Subject::Network(id) if self.moved.remove(&id) => Finding::Damaged,
                 Subject::Network(id) => {
                     let used = self.used.get(&id);
-                    // What is wrong with another namespace, only the planner knows: tasks may have to follow.
-                    let is_damaged = self.moved.remove(&id)
-                        || used.is_some_and(|used| is_damaged(&networks.inspect_often(&used.alloc)));
-                    damage.networks.extend(is_damaged.then_some(id));
-                    is_damaged
+                    used.map_or(Finding::Sound, |used| Finding::of(&networks.inspect_often(&used.alloc)))
                 }
             };
-            if is_damaged {
-                self.holds.repaired(subject, now);
+            if let (Finding::Damaged, Subject::Network(id)) = (finding, subject) {
+                damage.networks.push(id);
+            }
+            if finding == Finding::Unknown {
+                self.due.insert(subject);
+            }
+            if finding != Finding::Sound {
+                self.holds.extend(subject, now);
             }
         }
         damage
@@ -206,9 +213,23 @@ fn has_own_interfaces(alloc: &Allocation) -> bool {
     alloc.group().is_some_and(Group::has_own_network)
 }
 
-/// Whether an inspection found damage; one that failed found nothing.
-fn is_damaged(seen: &Outcome) -> bool {
-    matches!(seen, Outcome::Absent | Outcome::Foreign { .. })
+/// What an inspection has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finding {
+    Sound,
+    Damaged,
+    /// The inspection failed. It is repeated: the report that asked for it does not come again.
+    Unknown,
+}
+
+impl Finding {
+    fn of(seen: &Outcome) -> Self {
+        match seen {
+            Outcome::Absent | Outcome::Foreign { .. } => Self::Damaged,
+            Outcome::Failed { .. } => Self::Unknown,
+            _ => Self::Sound,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -227,9 +248,9 @@ mod tests {
         networks::{Machine, Permission, bridge_of},
     };
 
-    fn alloc(mode: NetworkMode) -> Arc<Allocation> {
+    fn alloc(network: Network) -> Arc<Allocation> {
         let mut job = herdlet_manifest::fixture::job("web", "g", "server");
-        Arc::make_mut(&mut job).groups[0].network = Some(Network { mode, ..Network::default() });
+        Arc::make_mut(&mut job).groups[0].network = Some(network);
         herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec
     }
 
@@ -238,11 +259,8 @@ mod tests {
         Reports { links, rules }
     }
 
-    /// Without privileges each network is absent, and so damaged.
-    #[test]
-    fn only_what_a_report_is_about_is_inspected() {
-        let dir = tempfile::tempdir().unwrap();
-        let paths = Paths { state: dir.path().to_owned(), runtime: dir.path().join("run") };
+    fn networks(dir: &std::path::Path) -> AllocNetworks {
+        let paths = Paths { state: dir.to_owned(), runtime: dir.join("run") };
         let machine = Machine {
             permission: Permission::Missing,
             usual_addresses: Vec::new(),
@@ -250,8 +268,34 @@ mod tests {
         };
         let instance = InstanceId("0123456789abcdef".to_owned());
         let settings = herdlet_config::network::Network::default();
-        let networks = AllocNetworks::new(bridge_of(&instance, &settings, &paths), settings, &paths, machine);
-        let [first, second] = [NetworkMode::Bridge, NetworkMode::None].map(alloc);
+        AllocNetworks::new(bridge_of(&instance, &settings, &paths), settings, &paths, machine)
+    }
+
+    #[test]
+    fn a_failed_inspection_is_repeated_without_another_report() {
+        let dir = tempfile::tempdir().unwrap();
+        let networks = networks(dir.path());
+        let hostname = "not a name".to_owned();
+        let failing = alloc(Network { mode: NetworkMode::None, hostname, ..Network::default() });
+        let mut watched = NetworksInUse::default();
+        watched.show(failing.id, Some(Arc::clone(&failing)));
+        let anything = reports(Some(ChangeKind::Anything), RuleChange::OwnOnly);
+        let begun = Instant::now();
+        assert!(watched.inspect(&networks, &anything, Noticed::Event).networks.is_empty());
+        let due = watched.next_due().unwrap();
+        assert!(due > begun, "not at once");
+        assert_eq!(watched.next_due(), Some(due));
+        watched.show(failing.id, None);
+        assert_eq!(watched.next_due(), None);
+    }
+
+    /// Without privileges each network is absent, and so damaged.
+    #[test]
+    fn only_what_a_report_is_about_is_inspected() {
+        let dir = tempfile::tempdir().unwrap();
+        let networks = networks(dir.path());
+        let [first, second] = [NetworkMode::Bridge, NetworkMode::None]
+            .map(|mode| alloc(Network { mode, ..Network::default() }));
         let (first_id, second_id) = (first.id, AllocId::from_hash([9; 16]));
         let mut watched = NetworksInUse::default();
         assert!(watched.is_empty() && watched.next_due().is_none());

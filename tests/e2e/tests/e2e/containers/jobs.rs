@@ -13,8 +13,7 @@ use std::{
 use herdlet_e2e::{
     agent::Agent,
     engine::{Engine, Kind},
-    http::{self, Peer},
-    ports,
+    http, ports,
     program::project,
     shown::Alloc,
     wait,
@@ -209,7 +208,7 @@ impl Ground<'_> {
 
     fn serves(&self, port: u16, path: &str, body: &str) {
         wait::until_true(&format!("{path} on port {port} is {body:?}"), || {
-            http::get(&Peer::Port(port), path).is_some_and(|answer| answer.body == body)
+            http::poll_task(port, path).is_some_and(|answer| answer.body == body)
         });
     }
 

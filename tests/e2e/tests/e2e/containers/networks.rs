@@ -11,8 +11,7 @@ use herdlet_e2e::{
     agent::{Agent, Setup},
     engine::{Engine, IMAGE, Kind},
     host::{self, Member},
-    http::{self, Peer},
-    wait,
+    http, wait,
 };
 use rustix::{
     mount::{UnmountFlags, unmount},
@@ -121,7 +120,7 @@ pub(super) fn expect_together(engine: &Engine<'_>, agent: &Agent, job: &str, cou
 
 fn until_answered(port: u16, body: &str) {
     wait::until_true("it answers", || {
-        http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.body.trim() == body)
+        http::poll_task(port, "/").is_some_and(|answer| answer.body.trim() == body)
     });
 }
 

@@ -4,8 +4,7 @@ use std::fs;
 
 use herdlet_e2e::{
     engine::{Engine, IMAGE, Kind},
-    http::{self, Peer},
-    wait,
+    http, wait,
 };
 use serde_json::{Value, json};
 
@@ -32,8 +31,7 @@ fn the_example_serves_on_two_ports(engine: Engine<'_>) {
         let name = format!("docker-web.web[{index}]");
         let port = agent.alloc(&name).unwrap().port("http").unwrap();
         wait::until_true("it answers", || {
-            http::get(&Peer::Port(port), "/")
-                .is_some_and(|answer| answer.body == format!("hello from {name}\n"))
+            http::poll_task(port, "/").is_some_and(|answer| answer.body == format!("hello from {name}\n"))
         });
     }
     finish(&engine, agent);
@@ -77,7 +75,7 @@ fn a_published_port_answers_on_the_machine_and_in_the_container(engine: Engine<'
     let task = container("t", script, "ports: [http]", "");
     agent.apply_and_wait(&job("port", "service", "network: {ports: {http: {to: 8080}}}", &[task]));
     let port = agent.alloc("port.g[0]").unwrap().port("http").unwrap();
-    let text = wait::until("an answer", || http::get(&Peer::Port(port), "/env").map(|answer| answer.body));
+    let text = wait::until("an answer", || http::poll_task(port, "/env").map(|answer| answer.body));
     assert!(text.contains(&format!("NOMAD_HOST_PORT_http={port}\n")), "{text}");
     assert!(text.contains("NOMAD_PORT_http=8080\n"), "as in Nomad, the port inside: {text}");
     finish(&engine, agent);

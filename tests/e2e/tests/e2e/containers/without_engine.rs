@@ -5,8 +5,7 @@ use std::fs;
 use herdlet_e2e::{
     agent::{Agent, Setup},
     engine::{Engine, IMAGE, Kind, LOCAL_REGISTRY, PASSWORD, REGISTRY, USER},
-    http::{self, Peer},
-    ports, wait,
+    http, ports, wait,
 };
 use serde_json::json;
 
@@ -128,8 +127,7 @@ fn readme_starts_a_container_without_docker() {
         let name = "docker-web.web[0]";
         let port = agent.alloc(name).unwrap().port("http").unwrap();
         wait::until_true("it answers", || {
-            http::get(&Peer::Port(port), "/")
-                .is_some_and(|answer| answer.body == format!("hello from {name}\n"))
+            http::poll_task(port, "/").is_some_and(|answer| answer.body == format!("hello from {name}\n"))
         });
         assert!(!agent.cli(&["images"]).success().stdout.contains(IMAGE));
         finish(&engine, agent);

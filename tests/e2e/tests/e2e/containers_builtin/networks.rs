@@ -2,10 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use herdlet_e2e::{
-    http::{self, Peer},
-    ports, wait,
-};
+use herdlet_e2e::{http, ports, wait};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::{Ground, runs_on};
@@ -34,7 +31,7 @@ fn serves(ground: &Ground, config: &str) -> String {
 
 fn until_served(port: u16) {
     wait::until_true("it answers", || {
-        http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.body.trim() == "served")
+        http::poll_task(port, "/").is_some_and(|answer| answer.body.trim() == "served")
     });
 }
 

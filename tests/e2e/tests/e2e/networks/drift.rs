@@ -59,7 +59,7 @@ fn damage(agent: &Agent, (what, port): (&str, u16), harm: impl FnOnce()) {
     let before = all();
     harm();
     let begun = std::time::Instant::now();
-    let answers = || http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.status == 200);
+    let answers = || http::poll_task(port, "/").is_some_and(|answer| answer.status == 200);
     wait::until_true(what, || all() > before && answers());
     eprintln!("{what}: repaired after {:?}", begun.elapsed());
 }
