@@ -69,9 +69,9 @@ impl Shared {
             return Ok(Recovered::Running(run.started()));
         }
         let is_away = record.is_none() && engine.about().is_none() && !engine.socket().exists();
-        // Without a record nothing is fenced: the record is written before a container is created, and removed after it.
+        // If there is a container after all, the start finds it.
         if is_away {
-            return Ok(Recovered::Lost { why: "its record is gone, and there is no engine".to_owned() });
+            return Ok(Recovered::NotStarted);
         }
         if self.is_forgotten(&engine) {
             let why = format!("it ran on {}, which is in forget_engines", engine.place);
@@ -79,13 +79,12 @@ impl Shared {
         }
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let Some(about) = self.find(client, id, record).await? else {
-            // A request to create it may still be under way; the next start finds what that makes.
-            if record.is_some_and(|record| record.launch == Launch::Unrequested) {
+            // The record is written before a container is created, and removed after it: without one, the earlier agent has asked for
+            // nothing. With one, a request to create it may still be under way; the next start finds what that makes.
+            if record.is_none_or(|record| record.launch == Launch::Unrequested) {
                 return Ok(Recovered::NotStarted);
             }
-            if record.is_some() {
-                self.fence(id)?;
-            }
+            self.fence(id)?;
             return Ok(Recovered::Lost { why: "its exit is unknown: its container is gone".to_owned() });
         };
         if record.is_some_and(|record| !record.is_of(names::request_of(&about)))

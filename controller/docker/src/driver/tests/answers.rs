@@ -54,6 +54,19 @@ async fn an_attempt_without_a_container_has_not_started() {
     }
 }
 
+/// An attempt that waited for its engine when its agent was killed ended with -1, because "its container was gone".
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_without_a_record_and_a_container_has_not_started() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        driver.set_earlier(&[attempt_id(1)].into());
+        assert_eq!(driver.recover(recovery(1)).await.unwrap(), Recovered::NotStarted);
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
 /// An engine with an event that could not be read counted as one that is down.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_cannot_be_read_is_followed_by_a_list() {
