@@ -69,9 +69,9 @@ impl Shared {
             return Ok(Recovered::Running(run.started()));
         }
         let is_away = record.is_none() && engine.about().is_none() && !engine.socket().exists();
-        // Without a record nothing is fenced: the record is written before a container is created, and removed after it.
+        // If there is a container after all, the start finds it.
         if is_away {
-            return Ok(Recovered::Lost { why: "its record is gone, and there is no engine".to_owned() });
+            return Ok(Recovered::NotStarted);
         }
         if self.is_forgotten(&engine) {
             let why = format!("it ran on {}, which is in forget_engines", engine.place);
@@ -79,13 +79,12 @@ impl Shared {
         }
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let Some(about) = self.find(client, id, record).await? else {
-            // A request to create it may still be under way; the next start finds what that makes.
-            if record.is_some_and(|record| record.launch == Launch::Unrequested) {
+            // The record is written before a container is created, and removed after it: without one, the earlier agent has asked for
+            // nothing. With one, a request to create it may still be under way; the next start finds what that makes.
+            if record.is_none_or(|record| record.launch == Launch::Unrequested) {
                 return Ok(Recovered::NotStarted);
             }
-            if record.is_some() {
-                self.fence(id)?;
-            }
+            self.fence(id)?;
             return Ok(Recovered::Lost { why: "its exit is unknown: its container is gone".to_owned() });
         };
         if record.is_some_and(|record| !record.is_of(names::request_of(&about)))
@@ -99,7 +98,15 @@ impl Shared {
             });
         }
         match runs::seen(&about) {
-            Seen::Created => Ok(Recovered::NotStarted),
+            Seen::Created => {
+                let container = about.id.as_deref().unwrap_or_default();
+                if !record.is_some_and(|record| may_have_run(&engine, record, container)) {
+                    return Ok(Recovered::NotStarted);
+                }
+                self.remove_found(client, &about).await?;
+                self.fence(id)?;
+                Ok(Recovered::Lost { why: "its exit is unknown: its start was interrupted".to_owned() })
+            }
             Seen::Running => {
                 let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
                 let run = self.adopt(id, &engine, &record, &about);
@@ -170,7 +177,7 @@ impl Shared {
         let Ok(engine) = self.engine_of(id, Some(record)) else { return };
         let Ok(client) = engine.reach().await else { return };
         if let Ok(Some(about)) = self.find(&client, id, None).await {
-            let _ = self.remove(&client, about.id.as_deref().unwrap_or_default()).await;
+            let _ = self.remove_found(&client, &about).await;
         }
     }
 
@@ -194,6 +201,23 @@ impl Shared {
             .fence(id)
             .map_err(|error| DriverError::retry(format!("record that {id} is cancelled: {error}")))
     }
+}
+
+/// Whether the program of a container that its engine calls created may have run. Docker that is killed after the program began, and
+/// before it has stored that, knows nothing of the start; it creates the file of the output before. A start that is under way delays
+/// an inspection, so it is none. Podman asks its runtime.
+fn may_have_run(engine: &Engine, record: &Record, container: &str) -> bool {
+    if record.launch == Launch::Unrequested {
+        return false;
+    }
+    let Some(about) = engine.about() else { return true };
+    if !about.is_docker() {
+        return false;
+    }
+    let log = about.log_file(container);
+    let log = Path::new(&log);
+    let is_visible = record.logs.is_some() && log.parent().is_some_and(Path::exists);
+    !is_visible || log.exists()
 }
 
 /// A listed container in the form of an inspected one, as far as it is known.
