@@ -5,7 +5,7 @@
 use std::{borrow::Cow, cmp::Ordering, fmt, hash, ops::Deref, sync::Arc};
 
 /// Longest text that is kept without memory of its own. A [`Text`] is then as large as a shared one would be with its tag.
-const SHORT_MAX: usize = 22;
+const SHORT_MAX: usize = 16;
 
 /// A shared string.
 #[derive(Clone)]
@@ -13,9 +13,14 @@ pub struct Text(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    Short { length: u8, bytes: [u8; SHORT_MAX] },
+    Short { length: u8, bytes: Short },
     Shared(Arc<[u8]>),
 }
+
+/// Aligned like a pointer, so that a text moves as whole words.
+#[derive(Clone)]
+#[repr(align(8))]
+struct Short([u8; SHORT_MAX]);
 
 impl Text {
     /// Returns the text for functions that work on characters. Each invalid byte becomes one replacement character.
@@ -43,7 +48,7 @@ impl Deref for Text {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Bytes::Short { length, bytes } => &bytes.0[..usize::from(*length)],
             Bytes::Shared(bytes) => bytes,
         }
     }
@@ -89,7 +94,7 @@ impl From<&[u8]> for Text {
             Ok(length) if text.len() <= SHORT_MAX => {
                 let mut bytes = [0; SHORT_MAX];
                 bytes[..text.len()].copy_from_slice(text);
-                Self(Bytes::Short { length, bytes })
+                Self(Bytes::Short { length, bytes: Short(bytes) })
             }
             _ => Self(Bytes::Shared(text.into())),
         }

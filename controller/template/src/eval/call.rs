@@ -10,126 +10,147 @@ use crate::{
 use super::State;
 
 impl State<'_, '_> {
-    /// Evaluates a command. `last` is the value of the command before it in the pipeline.
-    pub(super) fn command(&mut self, dot: &Value, command: &Command, last: Option<Value>) -> Outcome<Value> {
+    /// Evaluates a command onto the stack. The value of the command before it in the pipeline, if there is one, is at
+    /// `start`.
+    pub(super) fn command(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         self.context.step()?;
+        let (first, operands) = (&command.first, command.arguments.as_slice());
+        if !first.fields.is_empty() {
+            return self.method(dot, command, start);
+        }
+        match &first.term {
+            Term::Function(function) => self.call(dot, function, operands, start),
+            Term::Nil => Err(Fault::new("nil is not a command")),
+            Term::Denied(_) => self.term(dot, first),
+            _ if !operands.is_empty() || self.stack.len() > start => {
+                Err(Fault::new("can't give argument to non-function").at(first.span))
+            }
+            _ => self.term(dot, first),
+        }
+    }
+
+    /// Evaluates a chain of fields. Only the last name can be a method with arguments.
+    fn method(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         let first = &command.first;
-        let arguments = Arguments { operands: &command.arguments, last };
-        if let Some((method, fields)) = first.fields.split_last() {
-            // Only the last name of a chain can be a method with arguments.
-            let receiver = self.term(dot, first)?;
-            let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
-            let start = self.arguments(dot, arguments)?;
-            let found = receiver.field(self.context, method, &self.stack[start..]);
-            self.stack.truncate(start);
-            return found.map(|found| found.value).map_err(|fault| fault.at(first.span));
-        }
-        if let Term::Function(function) = &first.term {
-            return self.call(dot, function, arguments);
-        }
-        if matches!(first.term, Term::Nil) {
-            return Err(Fault::new("nil is not a command"));
-        }
-        let is_denied = matches!(first.term, Term::Denied(_));
-        if !is_denied && (!arguments.operands.is_empty() || arguments.last.is_some()) {
-            return Err(Fault::new("can't give argument to non-function").at(first.span));
-        }
-        self.term(dot, first)
+        let Some((method, fields)) = first.fields.split_last() else { return self.term(dot, first) };
+        self.term(dot, first)?;
+        let receiver = self.pop();
+        let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
+        self.arguments(dot, &command.arguments, start)?;
+        let found = receiver.field(self.context, method, &self.stack[start..]);
+        self.stack.truncate(start);
+        self.stack.push(found.map_err(|fault| fault.at(first.span))?.value);
+        Ok(())
     }
 
-    /// Evaluates an operand without arguments.
-    fn operand(&mut self, dot: &Value, operand: &Operand) -> Outcome<Value> {
+    /// Evaluates an operand without arguments onto the stack.
+    fn operand(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
         self.context.step()?;
-        let value = self.term(dot, operand)?;
-        if operand.fields.is_empty() {
-            return Ok(value);
+        self.term(dot, operand)?;
+        if !operand.fields.is_empty() {
+            let value = self.pop();
+            let found = self.fields(value, &operand.fields).map_err(|fault| fault.at(operand.span))?;
+            self.stack.push(found.value);
         }
-        self.fields(value, &operand.fields).map(|found| found.value).map_err(|fault| fault.at(operand.span))
+        Ok(())
     }
 
-    fn term(&mut self, dot: &Value, operand: &Operand) -> Outcome<Value> {
-        match &operand.term {
-            Term::Dot => Ok(dot.clone()),
-            Term::Nil => Ok(Value::Nil),
-            Term::Bool(value) => Ok(Value::Bool(*value)),
-            Term::Number(number) if number.is_float => Ok(Value::Float(number.float)),
+    fn term(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
+        let value = match &operand.term {
+            Term::Dot => dot.clone(),
+            Term::Nil => Value::Nil,
+            Term::Bool(value) => Value::Bool(*value),
+            Term::Number(number) if number.is_float => Value::Float(number.float),
             Term::Number(number) => number
                 .int
                 .map(Value::Int)
-                .ok_or_else(|| Fault::new("the number overflows int").at(operand.span)),
-            Term::Str(text) => Ok(Value::Str(text.clone())),
+                .ok_or_else(|| Fault::new("the number overflows int").at(operand.span))?,
+            Term::Str(text) => Value::Str(text.clone()),
             Term::Variable(variable) => {
                 let found = self.variables.get(*variable).cloned();
-                found.ok_or_else(|| Fault::new("undefined variable").at(operand.span))
+                found.ok_or_else(|| Fault::new("undefined variable").at(operand.span))?
             }
-            Term::Function(function) => self
-                .call(dot, function, Arguments { operands: &[], last: None })
-                .map_err(|fault| fault.at(operand.span)),
-            Term::Denied(name) => Err(denied(name).at(operand.span)),
-            Term::Paren(pipe) => self.nested(|state| state.pipe(dot, pipe)),
-        }
+            Term::Function(function) => {
+                let called = self.call(dot, function, &[], self.stack.len());
+                return called.map_err(|fault| fault.at(operand.span));
+            }
+            Term::Denied(name) => return Err(denied(name).at(operand.span)),
+            Term::Paren(pipe) => return self.nested(|state| state.pipe(dot, pipe)),
+        };
+        self.stack.push(value);
+        Ok(())
     }
 
-    /// Evaluates arguments onto the stack; returns where they begin. The caller removes them. Each call costs an eighth of
-    /// the length of its strings, for functions that read them.
-    fn arguments(&mut self, dot: &Value, arguments: Arguments<'_>) -> Outcome<usize> {
-        let start = self.stack.len();
-        let mut length = 0;
-        for operand in arguments.operands {
-            let value = self.operand(dot, operand)?;
-            length += value.as_text().map_or(0, |text| text.len() / 8);
-            self.stack.push(value);
+    /// Evaluates the arguments of a call onto the stack from `start`, where the last one is if it was piped. Each call
+    /// costs an eighth of the length of its strings, for functions that read them.
+    fn arguments(&mut self, dot: &Value, operands: &[Operand], start: usize) -> Outcome<()> {
+        if !operands.is_empty() {
+            let piped = if self.stack.len() > start { self.stack.pop() } else { None };
+            operands.iter().try_for_each(|operand| self.operand(dot, operand))?;
+            self.stack.extend(piped);
         }
-        if let Some(last) = arguments.last {
-            length += last.as_text().map_or(0, |text| text.len() / 8);
-            self.stack.push(last);
-        }
-        self.context.charge(length)?;
-        Ok(start)
+        let texts = self.stack[start..].iter().filter_map(Value::as_text);
+        self.context.charge(texts.map(|text| text.len() / 8).sum())
     }
 
-    fn call(&mut self, dot: &Value, function: &Function, arguments: Arguments<'_>) -> Outcome<Value> {
-        let count = arguments.operands.len() + usize::from(arguments.last.is_some());
+    fn call(
+        &mut self,
+        dot: &Value,
+        function: &Function,
+        operands: &[Operand],
+        start: usize,
+    ) -> Outcome<()> {
+        let count = operands.len() + self.stack.len() - start;
         if count < function.least || count > function.most {
             return Err(Fault::new(wrong_count(function, count)));
         }
-        match function.body {
+        let value = match function.body {
             Body::Call(call) => {
-                let start = self.arguments(dot, arguments)?;
-                let value = call(self.context, &self.stack[start..]);
-                self.stack.truncate(start);
-                value.map_err(|fault| fault.of_call(function.name))
+                self.arguments(dot, operands, start)?;
+                call(self.context, &self.stack[start..])
             }
-            Body::And | Body::Or => self.short_circuit(dot, arguments, function),
+            Body::And | Body::Or => return self.short_circuit(dot, function, operands, start),
             Body::Execute => {
-                let start = self.arguments(dot, arguments)?;
-                let values = self.stack.split_off(start);
-                self.execute(&values).map_err(|fault| fault.of_call(function.name))
+                self.arguments(dot, operands, start)?;
+                self.execute(start)
             }
-            Body::Refused(why) => Err(Fault::refused(format!("{} is not available: {why}", function.name))),
-        }
+            Body::Refused(why) => {
+                return Err(Fault::refused(format!("{} is not available: {why}", function.name)));
+            }
+        };
+        let value = value.map_err(|fault| fault.of_call(function.name))?;
+        self.stack.truncate(start);
+        self.stack.push(value);
+        Ok(())
     }
 
-    /// Returns the first value that decides, a true one for `or`, else the last one.
+    /// Evaluates to the first value that decides, a true one for `or`, else the last one.
     fn short_circuit(
         &mut self,
         dot: &Value,
-        arguments: Arguments<'_>,
         function: &Function,
-    ) -> Outcome<Value> {
+        operands: &[Operand],
+        start: usize,
+    ) -> Outcome<()> {
         let decisive = matches!(function.body, Body::Or);
-        let mut value = Value::Nil;
-        for operand in arguments.operands {
-            value = self.operand(dot, operand)?;
-            if value.is_true() == decisive {
-                return Ok(value);
+        let piped = if self.stack.len() > start { self.stack.pop() } else { None };
+        for operand in operands {
+            self.stack.truncate(start);
+            self.operand(dot, operand)?;
+            if self.stack[start].is_true() == decisive {
+                return Ok(());
             }
         }
-        Ok(arguments.last.unwrap_or(value))
+        if let Some(last) = piped {
+            self.stack.truncate(start);
+            self.stack.push(last);
+        }
+        Ok(())
     }
 
-    /// Renders another template of this text to a string.
-    fn execute(&mut self, values: &[Value]) -> Outcome<Value> {
+    /// Renders another template of this text to a string. The arguments begin at `start`.
+    fn execute(&mut self, start: usize) -> Outcome<Value> {
+        let values = &self.stack[start..];
         let name = values
             .first()
             .and_then(Value::as_text)
@@ -143,12 +164,6 @@ impl State<'_, '_> {
         done?;
         self.context.text(rendered.bytes)
     }
-}
-
-/// The arguments of a call, not evaluated yet.
-struct Arguments<'c> {
-    operands: &'c [Operand],
-    last: Option<Value>,
 }
 
 fn denied(name: &str) -> Fault {
