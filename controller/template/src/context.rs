@@ -29,7 +29,9 @@ pub(crate) struct Expression {
 pub(crate) struct Context<'r> {
     pub(crate) options: &'r Options,
     source: &'r dyn Source,
+    /// Steps that are left.
     steps: u64,
+    /// Bytes of values that are left.
     value_bytes: u64,
     /// All maps, to empty them at the end.
     maps: Vec<Rc<Map>>,
@@ -60,8 +62,8 @@ impl<'r> Context<'r> {
         Self {
             options,
             source,
-            steps: 0,
-            value_bytes: 0,
+            steps: options.limits.steps,
+            value_bytes: options.limits.value_bytes,
             maps: Vec::new(),
             scratch: None,
             answers: IndexMap::with_capacity_and_hasher(QUERIES, RandomState::default()),
@@ -85,27 +87,37 @@ impl<'r> Context<'r> {
     /// Counts a step.
     #[inline]
     pub(crate) fn step(&mut self) -> Outcome<()> {
-        self.steps += 1;
-        if self.steps > self.options.limits.steps {
-            return Err(Fault::limit(format!(
-                "rendering takes more than {} steps",
-                self.options.limits.steps
-            )));
+        match self.steps.checked_sub(1) {
+            Some(left) => {
+                self.steps = left;
+                Ok(())
+            }
+            None => Err(self.too_many_steps()),
         }
-        Ok(())
     }
 
     /// Counts bytes of a new value, or of work that is proportional to them.
     #[inline]
     pub(crate) fn charge(&mut self, bytes: usize) -> Outcome<()> {
-        self.value_bytes = self.value_bytes.saturating_add(bytes as u64);
-        if self.value_bytes > self.options.limits.value_bytes {
-            return Err(Fault::limit(format!(
-                "the values of one render have more than {} bytes",
-                self.options.limits.value_bytes
-            )));
+        match self.value_bytes.checked_sub(bytes as u64) {
+            Some(left) => {
+                self.value_bytes = left;
+                Ok(())
+            }
+            None => Err(self.too_many_bytes()),
         }
-        Ok(())
+    }
+
+    #[cold]
+    fn too_many_steps(&self) -> Fault {
+        Fault::limit(format!("rendering takes more than {} steps", self.limits().steps))
+    }
+
+    #[cold]
+    fn too_many_bytes(&mut self) -> Fault {
+        self.value_bytes = 0;
+        let most = self.limits().value_bytes;
+        Fault::limit(format!("the values of one render have more than {most} bytes"))
     }
 
     pub(crate) fn text(&mut self, text: impl Into<Text>) -> Outcome<Value> {

@@ -55,10 +55,12 @@ impl<'l> Output<'l> {
     /// Checks that more bytes fit. To be called before a text of at least that size is made.
     #[inline]
     pub(crate) fn reserve(&self, bytes: usize) -> Outcome<()> {
-        if bytes > self.most.saturating_sub(self.bytes.len()) {
-            return Err(Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes)));
-        }
-        Ok(())
+        if bytes <= self.most.saturating_sub(self.bytes.len()) { Ok(()) } else { Err(self.too_long()) }
+    }
+
+    #[cold]
+    fn too_long(&self) -> Fault {
+        Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes))
     }
 
     pub(crate) fn descend(&self, depth: usize) -> Outcome<usize> {

@@ -102,7 +102,7 @@ impl State<'_, '_> {
     ) -> Outcome<()> {
         let count = operands.len() + self.stack.len() - start;
         if count < function.least || count > function.most {
-            return Err(Fault::new(wrong_count(function, count)));
+            return Err(wrong_count(function, count));
         }
         let value = match function.body {
             Body::Call(call) => {
@@ -114,9 +114,7 @@ impl State<'_, '_> {
                 self.arguments(dot, operands, start)?;
                 self.execute(start)
             }
-            Body::Refused(why) => {
-                return Err(Fault::refused(format!("{} is not available: {why}", function.name)));
-            }
+            Body::Refused(why) => return Err(refused(function, why)),
         };
         let value = value.map_err(|fault| fault.of_call(function.name))?;
         self.stack.truncate(start);
@@ -166,17 +164,25 @@ impl State<'_, '_> {
     }
 }
 
+#[cold]
 fn denied(name: &str) -> Fault {
     Fault::refused(format!("{name}: function is disabled by template.function_denylist"))
 }
 
-fn wrong_count(function: &Function, count: usize) -> String {
-    let name = function.name;
-    if function.most == usize::MAX {
-        format!("wrong number of args for {name}: want at least {} got {count}", function.least)
-    } else if function.least == function.most {
-        format!("wrong number of args for {name}: want {} got {count}", function.least)
+#[cold]
+fn refused(function: &Function, why: &str) -> Fault {
+    Fault::refused(format!("{} is not available: {why}", function.name))
+}
+
+#[cold]
+fn wrong_count(function: &Function, count: usize) -> Fault {
+    let Function { name, least, most, .. } = function;
+    let wanted = if *most == usize::MAX {
+        format!("at least {least}")
+    } else if least == most {
+        format!("{least}")
     } else {
-        format!("wrong number of args for {name}: want {} to {} got {count}", function.least, function.most)
-    }
+        format!("{least} to {most}")
+    };
+    Fault::new(format!("wrong number of args for {name}: want {wanted} got {count}"))
 }
