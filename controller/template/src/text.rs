@@ -13,11 +13,12 @@ pub struct Text(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    Short { length: u8, bytes: Short },
+    /// A character has unused values, which tell the other kinds of text and value apart. So all of them move as whole words.
+    Short { length: char, bytes: Short },
     Shared(Arc<[u8]>),
 }
 
-/// Aligned like a pointer, so that a text moves as whole words.
+/// Aligned like a pointer.
 #[derive(Clone)]
 #[repr(align(8))]
 struct Short([u8; SHORT_MAX]);
@@ -48,7 +49,7 @@ impl Deref for Text {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Short { length, bytes } => &bytes.0[..usize::from(*length)],
+            Bytes::Short { length, bytes } => &bytes.0[..*length as usize],
             Bytes::Shared(bytes) => bytes,
         }
     }
@@ -94,7 +95,7 @@ impl From<&[u8]> for Text {
             Ok(length) if text.len() <= SHORT_MAX => {
                 let mut bytes = [0; SHORT_MAX];
                 bytes[..text.len()].copy_from_slice(text);
-                Self(Bytes::Short { length, bytes: Short(bytes) })
+                Self(Bytes::Short { length: char::from(length), bytes: Short(bytes) })
             }
             _ => Self(Bytes::Shared(text.into())),
         }

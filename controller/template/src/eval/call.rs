@@ -1,7 +1,7 @@
 //! Operands, and calls of functions.
 
 use crate::{
-    ast::{Command, Operand, Term},
+    ast::{Command, Operand, Span, Term},
     error::{Fault, Outcome},
     function::{Body, Function},
     value::Value,
@@ -21,14 +21,22 @@ impl State<'_, '_> {
         match &first.term {
             Term::Function(function) => self.call(dot, function, operands, start),
             Term::Nil => Err(Fault::new("nil is not a command")),
-            Term::Denied(_) => self.term(dot, first),
-            _ if !operands.is_empty() || self.stack.len() > start => {
-                Err(Fault::new("can't give argument to non-function").at(first.span))
+            Term::Denied(name) => Err(denied(name).at(first.span)),
+            Term::Dot
+            | Term::Bool(_)
+            | Term::Number(_)
+            | Term::Str(_)
+            | Term::Variable(_)
+            | Term::Paren(_) => {
+                if !operands.is_empty() || self.stack.len() > start {
+                    return Err(Fault::new("can't give argument to non-function").at(first.span));
+                }
+                self.term(dot, first)
             }
-            _ => self.term(dot, first),
         }
     }
 
+    #[inline(never)]
     /// Evaluates a chain of fields. Only the last name can be a method with arguments.
     fn method(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         let first = &command.first;
@@ -44,6 +52,7 @@ impl State<'_, '_> {
     }
 
     /// Evaluates an operand without arguments onto the stack.
+    #[inline]
     fn operand(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
         self.context.step()?;
         self.term(dot, operand)?;
@@ -70,10 +79,7 @@ impl State<'_, '_> {
                 let found = self.variables.get(*variable).cloned();
                 found.ok_or_else(|| Fault::new("undefined variable").at(operand.span))?
             }
-            Term::Function(function) => {
-                let called = self.call(dot, function, &[], self.stack.len());
-                return called.map_err(|fault| fault.at(operand.span));
-            }
+            Term::Function(function) => return self.call_alone(dot, function, operand.span),
             Term::Denied(name) => return Err(denied(name).at(operand.span)),
             Term::Paren(pipe) => return self.nested(|state| state.pipe(dot, pipe)),
         };
@@ -83,16 +89,38 @@ impl State<'_, '_> {
 
     /// Evaluates the arguments of a call onto the stack from `start`, where the last one is if it was piped. Each call
     /// costs an eighth of the length of its strings, for functions that read them.
+    #[inline(always)]
     fn arguments(&mut self, dot: &Value, operands: &[Operand], start: usize) -> Outcome<()> {
-        if !operands.is_empty() {
-            let piped = if self.stack.len() > start { self.stack.pop() } else { None };
-            operands.iter().try_for_each(|operand| self.operand(dot, operand))?;
-            self.stack.extend(piped);
+        if self.stack.len() > start && !operands.is_empty() {
+            let piped = self.pop();
+            self.operands(dot, operands)?;
+            self.stack.push(piped);
+        } else {
+            self.operands(dot, operands)?;
         }
-        let texts = self.stack[start..].iter().filter_map(Value::as_text);
-        self.context.charge(texts.map(|text| text.len() / 8).sum())
+        let mut length = 0;
+        for value in &self.stack[start..] {
+            length += value.as_text().map_or(0, |text| text.len() / 8);
+        }
+        self.context.charge(length)
     }
 
+    #[inline]
+    fn operands(&mut self, dot: &Value, operands: &[Operand]) -> Outcome<()> {
+        for operand in operands {
+            self.operand(dot, operand)?;
+        }
+        Ok(())
+    }
+
+    /// Calls a function that is an operand.
+    #[inline(never)]
+    fn call_alone(&mut self, dot: &Value, function: &Function, span: Span) -> Outcome<()> {
+        let start = self.stack.len();
+        self.call(dot, function, &[], start).map_err(|fault| fault.at(span))
+    }
+
+    #[inline(always)]
     fn call(
         &mut self,
         dot: &Value,
@@ -104,21 +132,17 @@ impl State<'_, '_> {
         if count < function.least || count > function.most {
             return Err(wrong_count(function, count));
         }
-        let value = match function.body {
-            Body::Call(call) => {
-                self.arguments(dot, operands, start)?;
-                call(self.context, &self.stack[start..])
-            }
+        match function.body {
             Body::And | Body::Or => return self.short_circuit(dot, function, operands, start),
-            Body::Execute => {
-                self.arguments(dot, operands, start)?;
-                self.execute(start)
-            }
             Body::Refused(why) => return Err(refused(function, why)),
+            Body::Call(_) | Body::Execute => self.arguments(dot, operands, start)?,
+        }
+        let value = match function.body {
+            Body::Call(call) => call(self.context, &self.stack[start..]),
+            Body::And | Body::Or | Body::Refused(_) | Body::Execute => self.execute(start),
         };
-        let value = value.map_err(|fault| fault.of_call(function.name))?;
         self.stack.truncate(start);
-        self.stack.push(value);
+        self.stack.push(value.map_err(|fault| fault.of_call(function.name))?);
         Ok(())
     }
 
