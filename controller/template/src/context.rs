@@ -10,6 +10,7 @@ use indexmap::{IndexMap, map::Entry};
 
 use crate::{
     error::{Fault, Outcome},
+    format::Output,
     limits::Limits,
     options::Options,
     query::{Answer, Query},
@@ -33,6 +34,8 @@ pub(crate) struct Context<'r> {
     steps: u64,
     /// Bytes of values that are left.
     value_bytes: u64,
+    /// Memory for texts in the making.
+    buffer: Vec<u8>,
     /// All maps, to empty them at the end.
     maps: Vec<Rc<Map>>,
     /// The values of `scratch`.
@@ -64,6 +67,7 @@ impl<'r> Context<'r> {
             source,
             steps: options.limits.steps,
             value_bytes: options.limits.value_bytes,
+            buffer: Vec::new(),
             maps: Vec::new(),
             scratch: None,
             answers: IndexMap::with_capacity_and_hasher(QUERIES, RandomState::default()),
@@ -126,6 +130,15 @@ impl<'r> Context<'r> {
         Ok(Value::Str(text))
     }
 
+    /// Makes a text of what is written.
+    pub(crate) fn written(&mut self, write: impl FnOnce(&mut Output<'r>) -> Outcome<()>) -> Outcome<Value> {
+        let mut out = Output::within(self.limits(), std::mem::take(&mut self.buffer));
+        write(&mut out)?;
+        let text = self.text(out.bytes.as_slice());
+        self.buffer = out.bytes;
+        text
+    }
+
     pub(crate) fn list(&mut self, items: Vec<Value>, element: Element) -> Outcome<Value> {
         self.charge(items.len() * VALUE_BYTES + VALUE_BYTES)?;
         let list = Value::List(Rc::new(List::new(items, element)));
@@ -137,12 +150,12 @@ impl<'r> Context<'r> {
 
     /// Makes a list of strings.
     pub(crate) fn strings<T: Into<Text>>(&mut self, items: impl IntoIterator<Item = T>) -> Outcome<Value> {
-        let charged = |item| {
+        let mut texts = Vec::new();
+        for item in items {
             self.charge(VALUE_BYTES)?;
-            self.text(item)
-        };
-        let items = items.into_iter().map(charged).collect::<Outcome<Vec<_>>>()?;
-        self.list(items, Element::Str)
+            texts.push(self.text(item)?);
+        }
+        self.list(texts, Element::Str)
     }
 
     pub(crate) fn map(&mut self, entries: BTreeMap<Key, Value>, element: Element) -> Outcome<Value> {

@@ -162,18 +162,15 @@ pub(crate) struct Style {
 
 /// Writes a value.
 pub(crate) fn write(context: &mut Context<'_>, value: &Value, style: Style) -> Outcome<Value> {
-    let mut writer = Writer { out: Output::with_capacity(context.limits(), 64), style };
-    writer.value(value, 0)?;
-    let bytes = writer.out.bytes;
-    context.text(bytes)
+    context.written(|out| Writer { out, style }.value(value, 0))
 }
 
-struct Writer<'l> {
-    out: Output<'l>,
+struct Writer<'o, 'l> {
+    out: &'o mut Output<'l>,
     style: Style,
 }
 
-impl Writer<'_> {
+impl Writer<'_, '_> {
     fn value(&mut self, value: &Value, depth: usize) -> Outcome<()> {
         match value {
             Value::Nil => self.out.push(b"null"),
@@ -299,5 +296,5 @@ impl Writer<'_> {
 
 /// Reports whether a character that begins with this byte may be escaped.
 fn may_be_escaped(byte: u8) -> bool {
-    !(b' '..0x80).contains(&byte) || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
+    !(b' '..0x80).contains(&byte) | matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
 }

@@ -14,7 +14,10 @@ pub struct Text(Bytes);
 #[derive(Clone)]
 enum Bytes {
     /// A character has unused values, which tell the other kinds of text and value apart. So all of them move as whole words.
-    Short { length: char, bytes: Short },
+    Short {
+        length: char,
+        bytes: Short,
+    },
     Shared(Arc<[u8]>),
 }
 

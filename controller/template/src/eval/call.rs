@@ -121,13 +121,7 @@ impl State<'_, '_> {
     }
 
     #[inline(always)]
-    fn call(
-        &mut self,
-        dot: &Value,
-        function: &Function,
-        operands: &[Operand],
-        start: usize,
-    ) -> Outcome<()> {
+    fn call(&mut self, dot: &Value, function: &Function, operands: &[Operand], start: usize) -> Outcome<()> {
         let count = operands.len() + self.stack.len() - start;
         if count < function.least || count > function.most {
             return Err(wrong_count(function, count));
