@@ -28,8 +28,15 @@ pub(crate) fn render(
 ) -> Outcome<Vec<u8>> {
     let dot = json::value(context, dot, Numbers::Floats)?;
     let out = Output::with_capacity(context.limits(), text.len());
-    let mut state =
-        State { text, templates, context, out, variables: Variables::new(), stack: Vec::new(), depth: 0 };
+    let mut state = State {
+        text,
+        templates,
+        context,
+        out,
+        variables: Variables::new(),
+        stack: Vec::with_capacity(16),
+        depth: 0,
+    };
     state.template("", dot)?;
     Ok(state.out.bytes)
 }

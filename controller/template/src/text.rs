@@ -46,6 +46,16 @@ fn lossy(bytes: &[u8]) -> String {
     out
 }
 
+/// Splits off the first character. An invalid byte is a replacement character.
+pub(crate) fn split_char(bytes: &[u8]) -> Option<(char, &[u8])> {
+    // Only as much as a character may have: each call looks at no more.
+    let chunk = bytes[..bytes.len().min(4)].utf8_chunks().next()?;
+    match chunk.valid().chars().next() {
+        Some(char) => Some((char, &bytes[char.len_utf8()..])),
+        None => Some((char::REPLACEMENT_CHARACTER, &bytes[1..])),
+    }
+}
+
 impl Deref for Text {
     type Target = [u8];
 

@@ -5,6 +5,7 @@ mod scalar;
 use super::{Output, print, quote};
 use crate::{
     error::Outcome,
+    text::split_char,
     value::{Key, Value},
 };
 
@@ -312,18 +313,9 @@ impl Printer<'_, '_> {
 
 fn number(bytes: &[u8]) -> (Option<usize>, &[u8]) {
     let length = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
-    let value = (length > 0).then(|| text.parse().unwrap_or(WIDTH_MAX));
-    (value, &bytes[length..])
-}
-
-fn split_char(bytes: &[u8]) -> Option<(char, &[u8])> {
-    // Only as much as a character may have: a format may have many verbs.
-    let chunk = bytes[..bytes.len().min(4)].utf8_chunks().next()?;
-    match chunk.valid().chars().next() {
-        Some(char) => Some((char, &bytes[char.len_utf8()..])),
-        None => Some((char::REPLACEMENT_CHARACTER, &bytes[1..])),
-    }
+    let (digits, rest) = bytes.split_at(length);
+    let add = |value: usize, digit: &u8| value.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+    ((length > 0).then(|| digits.iter().fold(0, add)), rest)
 }
 
 /// Characters, of which an invalid byte is one.
