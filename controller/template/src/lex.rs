@@ -134,6 +134,11 @@ impl<'t> Lexer<'t> {
         &self.text[self.at..]
     }
 
+    #[inline]
+    fn bytes(&self) -> &'t [u8] {
+        &self.text.as_bytes()[self.at..]
+    }
+
     fn token(&self, kind: Kind, start: usize) -> Token {
         Token { kind, start, end: self.at }
     }
@@ -183,8 +188,9 @@ impl<'t> Lexer<'t> {
     }
 
     /// Whether a right delimiter is next, and whether it trims the space after it.
+    #[inline]
     fn right_delimiter(&self) -> Option<bool> {
-        let (rest, right) = (self.rest().as_bytes(), self.right.as_bytes());
+        let (rest, right) = (self.bytes(), self.right.as_bytes());
         match rest {
             [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, right) => Some(true),
             _ => begins(rest, right).then_some(false),
@@ -210,70 +216,82 @@ impl<'t> Lexer<'t> {
             self.leave(trims);
             return Ok(Token { kind: Kind::RightDelimiter, start, end });
         }
-        let Some(first) = self.rest().chars().next() else {
+        let Some(first) = self.bytes().first() else {
             return Err(self.fault(start, "unclosed action"));
         };
-        self.at += first.len_utf8();
+        self.at += 1;
         let kind = match first {
-            _ if is_space(first) => {
-                while self.rest().starts_with(is_space) && self.right_delimiter().is_none() {
+            b' ' | b'\t' | b'\r' | b'\n' => {
+                while let [b' ' | b'\t' | b'\r' | b'\n', ..] = self.bytes()
+                    && self.right_delimiter().is_none()
+                {
                     self.at += 1;
                 }
                 Kind::Space
             }
-            '=' => Kind::Assign,
-            ':' if self.rest().starts_with('=') => {
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.word(start)?,
+            b'=' => Kind::Assign,
+            b':' if self.bytes().starts_with(b"=") => {
                 self.at += 1;
                 Kind::Declare
             }
-            ':' => return Err(self.fault(start, "expected :=")),
-            '|' => Kind::Pipe,
-            ',' => Kind::Comma,
-            '"' => self.quoted(start, '"', "quoted string")?,
-            '\'' => self.quoted(start, '\'', "character constant")?,
-            '`' => match self.rest().find('`') {
+            b':' => return Err(self.fault(start, "expected :=")),
+            b'|' => Kind::Pipe,
+            b',' => Kind::Comma,
+            b'"' => self.quoted(start, b'"', "quoted string")?,
+            b'\'' => self.quoted(start, b'\'', "character constant")?,
+            b'`' => match self.rest().find('`') {
                 Some(length) => {
                     self.at += length + 1;
                     Kind::Str
                 }
                 None => return Err(self.fault(start, "unterminated raw quoted string")),
             },
-            '$' => self.name(Kind::Variable, Kind::Variable)?,
-            '.' if !self.rest().starts_with(|next: char| next.is_ascii_digit()) => {
+            b'$' => self.name(Kind::Variable, Kind::Variable)?,
+            b'.' if !self.bytes().first().is_some_and(u8::is_ascii_digit) => {
                 self.name(Kind::Dot, Kind::Field)?
             }
-            '.' | '+' | '-' | '0'..='9' => self.number(start)?,
-            '(' => {
+            b'.' | b'+' | b'-' | b'0'..=b'9' => self.number(start)?,
+            b'(' => {
                 self.parens += 1;
                 Kind::LeftParen
             }
-            ')' => {
+            b')' => {
                 let Some(parens) = self.parens.checked_sub(1) else {
                     return Err(self.fault(start, "unexpected right paren"));
                 };
                 self.parens = parens;
                 Kind::RightParen
             }
-            _ if is_alphanumeric(first) => self.word(start)?,
             _ if first.is_ascii_graphic() => Kind::Other,
-            _ => return Err(self.fault(start, format!("unrecognized character in action: {first:?}"))),
+            _ => self.other(start)?,
         };
         Ok(self.token(kind, start))
     }
 
-    fn quoted(&mut self, start: usize, quote: char, what: &str) -> Outcome<Kind> {
+    /// Reads a word that begins with any letter.
+    fn other(&mut self, start: usize) -> Outcome<Kind> {
+        let first = self.text[start..].chars().next().unwrap_or_default();
+        self.at = start + first.len_utf8();
+        if is_alphanumeric(first) {
+            return self.word(start);
+        }
+        Err(self.fault(start, format!("unrecognized character in action: {first:?}")))
+    }
+
+    fn quoted(&mut self, start: usize, quote: u8, what: &str) -> Outcome<Kind> {
         let mut is_escaped = false;
-        for char in self.rest().chars() {
-            if char == '\n' {
+        for byte in self.bytes() {
+            if *byte == b'\n' {
                 break;
             }
-            self.at += char.len_utf8();
+            self.at += 1;
             if is_escaped {
                 is_escaped = false;
-            } else if char == quote {
-                return Ok(if quote == '"' { Kind::Str } else { Kind::Character });
+            } else if *byte == quote {
+                return Ok(if quote == b'"' { Kind::Str } else { Kind::Character });
             } else {
-                is_escaped = char == '\\';
+                is_escaped = *byte == b'\\';
             }
         }
         Err(self.fault(start, format!("unterminated {what}")))
@@ -290,27 +308,27 @@ impl<'t> Lexer<'t> {
 
     fn word(&mut self, start: usize) -> Outcome<Kind> {
         self.skip_alphanumeric();
-        self.terminated(match &self.text[start..self.at] {
-            "true" | "false" => Kind::Bool,
-            "block" => Kind::Keyword(Keyword::Block),
-            "break" => Kind::Keyword(Keyword::Break),
-            "continue" => Kind::Keyword(Keyword::Continue),
-            "define" => Kind::Keyword(Keyword::Define),
-            "else" => Kind::Keyword(Keyword::Else),
-            "end" => Kind::Keyword(Keyword::End),
-            "if" => Kind::Keyword(Keyword::If),
-            "nil" => Kind::Keyword(Keyword::Nil),
-            "range" => Kind::Keyword(Keyword::Range),
-            "template" => Kind::Keyword(Keyword::Template),
-            "with" => Kind::Keyword(Keyword::With),
+        self.terminated(match &self.text.as_bytes()[start..self.at] {
+            b"true" | b"false" => Kind::Bool,
+            b"block" => Kind::Keyword(Keyword::Block),
+            b"break" => Kind::Keyword(Keyword::Break),
+            b"continue" => Kind::Keyword(Keyword::Continue),
+            b"define" => Kind::Keyword(Keyword::Define),
+            b"else" => Kind::Keyword(Keyword::Else),
+            b"end" => Kind::Keyword(Keyword::End),
+            b"if" => Kind::Keyword(Keyword::If),
+            b"nil" => Kind::Keyword(Keyword::Nil),
+            b"range" => Kind::Keyword(Keyword::Range),
+            b"template" => Kind::Keyword(Keyword::Template),
+            b"with" => Kind::Keyword(Keyword::With),
             _ => Kind::Identifier,
         })
     }
 
     fn skip_alphanumeric(&mut self) {
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        self.at += self.rest().bytes().take_while(is_part).count();
-        if self.rest().bytes().next().is_some_and(|byte| !byte.is_ascii()) {
+        self.at += self.bytes().iter().take_while(|byte| is_part(byte)).count();
+        if self.bytes().first().is_some_and(|byte| !byte.is_ascii()) {
             self.at = self.text.len() - self.rest().trim_start_matches(is_alphanumeric).len();
         }
     }
@@ -324,7 +342,7 @@ impl<'t> Lexer<'t> {
     }
 
     fn is_terminated(&self) -> bool {
-        match self.rest().as_bytes() {
+        match self.bytes() {
             [] | [b' ' | b'\t' | b'\r' | b'\n' | b'.' | b',' | b'|' | b':' | b')' | b'(', ..] => true,
             rest => begins(rest, self.right.as_bytes()),
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    ast::{Branches, Node, Span},
+    ast::{Branches, Command, Node, Operand, Span},
     error::{Fault, Outcome},
     lex::{self, Keyword, Kind, Token, Tokens},
     number,
@@ -33,6 +33,9 @@ pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
         options,
         tokens: lex::tokens(text, left, right),
         at: 0,
+        nodes: Vec::new(),
+        commands: Vec::new(),
+        operands: Vec::new(),
         templates: Templates::new(),
         blank: BTreeSet::new(),
         names: Names::new(),
@@ -51,6 +54,10 @@ struct Parser<'t> {
     tokens: Tokens,
     /// The index of the next token. The last one follows itself.
     at: usize,
+    /// The parts of the lists in progress.
+    nodes: Vec<Node>,
+    commands: Vec<Command>,
+    operands: Vec<Operand>,
     templates: Templates,
     /// Names of templates that contain only space.
     blank: BTreeSet<Arc<str>>,
@@ -126,6 +133,11 @@ impl<'t> Parser<'t> {
         self.tokens.get(self.at)
     }
 
+    /// The end of the token that was read last.
+    fn ended(&self) -> usize {
+        self.tokens.get(self.at - 1).end
+    }
+
     fn next_after_space(&mut self) -> Token {
         loop {
             let token = self.next();
@@ -188,28 +200,34 @@ impl<'t> Parser<'t> {
 
     /// Parses nodes until `end`, `else` or the end of the text. Definitions are allowed at the top only.
     fn list(&mut self, level: Level) -> Outcome<(Vec<Node>, Ending, Token)> {
-        let mut nodes = Vec::new();
+        let start = self.nodes.len();
+        let (ending, token) = self.nodes(level)?;
+        Ok((self.nodes.drain(start..).collect(), ending, token))
+    }
+
+    fn nodes(&mut self, level: Level) -> Outcome<(Ending, Token)> {
         loop {
             let token = self.next();
             if token.kind == Kind::Text {
-                nodes.push(Node::Text(token.span()));
+                self.nodes.push(Node::Text(token.span()));
                 continue;
             }
             if token.kind == Kind::End {
-                return Ok((nodes, Ending::Eof, token));
+                return Ok((Ending::Eof, token));
             }
             let first = self.next_after_space();
             let Kind::Keyword(keyword) = first.kind else {
                 self.back();
-                nodes.push(Node::Action(self.pipe(Place::Action)?));
+                let pipe = self.pipe(Place::Action)?;
+                self.nodes.push(Node::Action(pipe));
                 continue;
             };
             match keyword {
                 Keyword::End => {
                     self.expect(Kind::RightDelimiter, "end")?;
-                    return Ok((nodes, Ending::End, first));
+                    return Ok((Ending::End, first));
                 }
-                Keyword::Else => return Ok((nodes, self.ending_of_else()?, first)),
+                Keyword::Else => return Ok((self.ending_of_else()?, first)),
                 Keyword::Define if level == Level::Top => {
                     self.nested(first, |parser| parser.definition(first))?;
                 }
@@ -221,7 +239,10 @@ impl<'t> Parser<'t> {
                 | Keyword::Nil
                 | Keyword::Range
                 | Keyword::Template
-                | Keyword::With => nodes.push(self.nested(first, |parser| parser.control(keyword, first))?),
+                | Keyword::With => {
+                    let node = self.nested(first, |parser| parser.control(keyword, first))?;
+                    self.nodes.push(node);
+                }
             }
         }
     }

@@ -17,16 +17,17 @@ impl<'t> Parser<'t> {
         let start = self.peek_after_space().start;
         let (variables, assigns) = self.declarations(place)?;
         let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
-        // Most have one.
-        let mut commands = Vec::with_capacity(1);
+        let first = self.commands.len();
         loop {
             let token = self.next_after_space();
+            let stage = self.commands.len() - first + 1;
             if token.kind == end {
-                if commands.is_empty() {
+                if stage == 1 {
                     return Err(fault(token, format!("missing value for {}", place.name())));
                 }
-                let span = (offset(start), offset(token.start.max(start)));
-                return Ok(Pipe { span: trimmed(self.text, span), variables, assigns, commands });
+                let span = trimmed(self.text, start, token.start.max(start));
+                let commands = self.commands.drain(first..).collect();
+                return Ok(Pipe { span, variables, assigns, commands });
             }
             self.back();
             let command = self.command(place)?;
@@ -34,11 +35,10 @@ impl<'t> Parser<'t> {
                 command.first.term,
                 Term::Bool(_) | Term::Nil | Term::Number(_) | Term::Str(_) | Term::Dot
             ) && command.first.fields.is_empty();
-            if !commands.is_empty() && is_literal {
-                let stage = commands.len() + 1;
+            if stage > 1 && is_literal {
                 return Err(fault(token, format!("non executable command in pipeline stage {stage}")));
             }
-            commands.push(command);
+            self.commands.push(command);
         }
     }
 
@@ -96,17 +96,11 @@ impl<'t> Parser<'t> {
     }
 
     fn command(&mut self, place: Place) -> Outcome<Command> {
-        let start = self.peek_after_space();
-        let (mut first, mut arguments) = (None, Vec::new());
-        let mut end = start.start;
+        let start = offset(self.peek_after_space().start);
+        let before = self.operands.len();
         loop {
-            self.peek_after_space();
             if let Some(operand) = self.operand()? {
-                end = operand.span.1 as usize;
-                match first {
-                    None => first = Some(operand),
-                    Some(_) => arguments.push(operand),
-                }
+                self.operands.push(operand);
             }
             let token = self.next();
             if token.kind == Kind::Space {
@@ -115,12 +109,14 @@ impl<'t> Parser<'t> {
             if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
                 self.back();
             } else if token.kind != Kind::Pipe {
-                let place = if first.is_none() { place.name() } else { "operand" };
+                let place = if self.operands.len() == before { place.name() } else { "operand" };
                 return Err(self.unexpected(token, place));
             }
-            let Some(first) = first else { return Err(fault(token, "empty command")) };
-            let span = (offset(start.start), offset(end));
-            return Ok(Command { span, first, arguments });
+            let mut operands = self.operands.drain(before..);
+            let Some(first) = operands.next() else { return Err(fault(token, "empty command")) };
+            let arguments: Vec<Operand> = operands.collect();
+            let (_, end) = arguments.last().unwrap_or(&first).span;
+            return Ok(Command { span: (start, end), first, arguments });
         }
     }
 
@@ -167,7 +163,7 @@ impl<'t> Parser<'t> {
         };
         let has_fields = !fields.is_empty()
             || matches!(term, Term::Variable(_) | Term::Function(_) | Term::Denied(_) | Term::Paren(_));
-        let mut end = if matches!(term, Term::Paren(_)) { self.peek().start } else { token.end };
+        let mut end = self.ended();
         loop {
             let next = self.peek();
             if next.kind != Kind::Field {
@@ -180,8 +176,7 @@ impl<'t> Parser<'t> {
             end = next.end;
             fields.push(Text::from(&self.slice(next)[1..]));
         }
-        let span = trimmed(self.text, (offset(token.start), offset(end)));
-        Ok(Some(Operand { span, term, fields }))
+        Ok(Some(Operand { span: (offset(token.start), offset(end)), term, fields }))
     }
 
     fn function(&self, token: Token) -> Outcome<Term> {
@@ -205,7 +200,7 @@ impl<'t> Parser<'t> {
 }
 
 /// Leaves out space at the end.
-fn trimmed(text: &str, (start, end): Span) -> Span {
-    let length = text[start as usize..end as usize].trim_end().len();
-    (start, start + offset(length))
+fn trimmed(text: &str, start: usize, end: usize) -> Span {
+    let part = text.as_bytes()[start..end].trim_ascii_end();
+    (offset(start), offset(start + part.len()))
 }
