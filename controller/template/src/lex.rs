@@ -190,10 +190,9 @@ impl<'t> Lexer<'t> {
     /// Whether a right delimiter is next, and whether it trims the space after it.
     #[inline]
     fn right_delimiter(&self) -> Option<bool> {
-        let (rest, right) = (self.bytes(), self.right.as_bytes());
-        match rest {
-            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, right) => Some(true),
-            _ => begins(rest, right).then_some(false),
+        match self.bytes() {
+            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, self.right) => Some(true),
+            rest => begins(rest, self.right).then_some(false),
         }
     }
 
@@ -326,8 +325,8 @@ impl<'t> Lexer<'t> {
     }
 
     fn skip_alphanumeric(&mut self) {
-        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        self.at += self.bytes().iter().take_while(|byte| is_part(byte)).count();
+        let rest = self.bytes();
+        self.at += rest.iter().position(|byte| !IS_OF_NAME[usize::from(*byte)]).unwrap_or(rest.len());
         if self.bytes().first().is_some_and(|byte| !byte.is_ascii()) {
             self.at = self.text.len() - self.rest().trim_start_matches(is_alphanumeric).len();
         }
@@ -344,7 +343,7 @@ impl<'t> Lexer<'t> {
     fn is_terminated(&self) -> bool {
         match self.bytes() {
             [] | [b' ' | b'\t' | b'\r' | b'\n' | b'.' | b',' | b'|' | b':' | b')' | b'(', ..] => true,
-            rest => begins(rest, self.right.as_bytes()),
+            rest => begins(rest, self.right),
         }
     }
 
@@ -386,9 +385,9 @@ impl<'t> Lexer<'t> {
 }
 
 /// Whether a delimiter is next. The first byte decides nearly always.
-#[inline]
-fn begins(bytes: &[u8], delimiter: &[u8]) -> bool {
-    bytes.first() == delimiter.first() && bytes.starts_with(delimiter)
+#[inline(always)]
+fn begins(bytes: &[u8], delimiter: &str) -> bool {
+    bytes.first() == delimiter.as_bytes().first() && bytes.starts_with(delimiter.as_bytes())
 }
 
 /// Longest delimiter for which a simple search is used, so that its time stays proportional to the text.
@@ -396,13 +395,13 @@ const SHORT_BYTES: usize = 8;
 
 /// Finds a delimiter. The search of the standard library prepares more than a text between two delimiters takes.
 fn find(text: &str, delimiter: &str) -> Option<usize> {
-    let (text_bytes, wanted) = (text.as_bytes(), delimiter.as_bytes());
-    let (Some(first), true) = (wanted.first(), wanted.len() <= SHORT_BYTES) else {
+    let bytes = text.as_bytes();
+    let (Some(first), true) = (delimiter.as_bytes().first(), delimiter.len() <= SHORT_BYTES) else {
         return text.find(delimiter);
     };
     let mut from = 0;
-    while let Some(at) = text_bytes[from..].iter().position(|byte| byte == first) {
-        if begins(&text_bytes[from + at..], wanted) {
+    while let Some(at) = bytes[from..].iter().position(|byte| byte == first) {
+        if begins(&bytes[from + at..], delimiter) {
             return Some(from + at);
         }
         from += at + 1;
@@ -417,6 +416,17 @@ fn trims_left(after: &str) -> bool {
 pub(crate) fn is_space(char: char) -> bool {
     matches!(char, ' ' | '\t' | '\r' | '\n')
 }
+
+/// For each byte, whether it is a letter, digit or underscore of ASCII.
+const IS_OF_NAME: [bool; 256] = {
+    let mut is_of_name = [false; 256];
+    let mut byte = 0_u8;
+    while byte.is_ascii() {
+        is_of_name[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_';
+        byte += 1;
+    }
+    is_of_name
+};
 
 fn is_alphanumeric(char: char) -> bool {
     char == '_' || char.is_alphabetic() || char.is_numeric()
