@@ -82,6 +82,7 @@ impl<'l> Output<'l> {
 /// Prints the value of an action.
 pub(crate) fn print_action(out: &mut Output<'_>, value: &Value) -> Outcome<()> {
     match value {
+        Value::Str(text) => out.push(text),
         Value::Nil => out.push(b"<no value>"),
         Value::Sequence(..) => Err(Fault::new("can't print a sequence: use range")),
         Value::Bool(_)
@@ -89,7 +90,6 @@ pub(crate) fn print_action(out: &mut Output<'_>, value: &Value) -> Outcome<()> {
         | Value::Int64(_)
         | Value::Uint(_)
         | Value::Float(_)
-        | Value::Str(_)
         | Value::List(_)
         | Value::Map(_)
         | Value::Struct(_)

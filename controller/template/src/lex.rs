@@ -8,6 +8,8 @@ pub(crate) struct Token {
     pub(crate) kind: Kind,
     pub(crate) start: usize,
     pub(crate) end: usize,
+    /// Whether there is space before it, in an action.
+    pub(crate) follows_space: bool,
 }
 
 impl Token {
@@ -26,7 +28,6 @@ pub(crate) enum Kind {
     Text,
     LeftDelimiter,
     RightDelimiter,
-    Space,
     /// `=`
     Assign,
     /// `:=`
@@ -90,7 +91,7 @@ pub(crate) fn tokens(text: &str, left: &str, right: &str) -> Tokens {
                 }
             }
             Err(fault) => {
-                tokens.push(Token { kind: Kind::Fault, start: lexer.at, end: lexer.at });
+                tokens.push(lexer.token(Kind::Fault, lexer.at));
                 return Tokens { tokens, fault: Some(fault) };
             }
         }
@@ -140,7 +141,7 @@ impl<'t> Lexer<'t> {
     }
 
     fn token(&self, kind: Kind, start: usize) -> Token {
-        Token { kind, start, end: self.at }
+        Token { kind, start, end: self.at, follows_space: false }
     }
 
     fn fault(&self, start: usize, message: impl Into<String>) -> Fault {
@@ -162,7 +163,7 @@ impl<'t> Lexer<'t> {
             let kept = if trims { text.trim_end_matches(is_space).len() } else { length };
             if kept > 0 {
                 self.at = delimiter;
-                return Ok(Token { kind: Kind::Text, start, end: start + kept });
+                return Ok(Token { end: start + kept, ..self.token(Kind::Text, start) });
             }
             self.at = after + if trims { 2 } else { 0 };
             if self.rest().starts_with("/*") {
@@ -171,7 +172,7 @@ impl<'t> Lexer<'t> {
             }
             self.is_inside = true;
             self.parens = 0;
-            return Ok(Token { kind: Kind::LeftDelimiter, start: delimiter, end: after });
+            return Ok(Token { end: after, ..self.token(Kind::LeftDelimiter, delimiter) });
         }
     }
 
@@ -206,28 +207,40 @@ impl<'t> Lexer<'t> {
     }
 
     fn next_inside(&mut self) -> Outcome<Token> {
-        let start = self.at;
-        if let Some(trims) = self.right_delimiter() {
-            if self.parens > 0 {
-                return Err(self.fault(start, "unclosed left paren"));
+        let mut follows_space = false;
+        loop {
+            if let Some(trims) = self.right_delimiter() {
+                return self.end_of_action(trims).map(|token| Token { follows_space, ..token });
             }
-            let end = start + if trims { 2 } else { 0 } + self.right.len();
-            self.leave(trims);
-            return Ok(Token { kind: Kind::RightDelimiter, start, end });
+            if !matches!(self.bytes().first(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+                break;
+            }
+            self.at += 1;
+            follows_space = true;
         }
+        let start = self.at;
+        let kind = self.kind()?;
+        Ok(Token { follows_space, ..self.token(kind, start) })
+    }
+
+    fn end_of_action(&mut self, trims: bool) -> Outcome<Token> {
+        let start = self.at;
+        if self.parens > 0 {
+            return Err(self.fault(start, "unclosed left paren"));
+        }
+        let end = start + if trims { 2 } else { 0 } + self.right.len();
+        self.leave(trims);
+        Ok(Token { end, ..self.token(Kind::RightDelimiter, start) })
+    }
+
+    /// Reads a token of an action.
+    fn kind(&mut self) -> Outcome<Kind> {
+        let start = self.at;
         let Some(first) = self.bytes().first() else {
             return Err(self.fault(start, "unclosed action"));
         };
         self.at += 1;
-        let kind = match first {
-            b' ' | b'\t' | b'\r' | b'\n' => {
-                while let [b' ' | b'\t' | b'\r' | b'\n', ..] = self.bytes()
-                    && self.right_delimiter().is_none()
-                {
-                    self.at += 1;
-                }
-                Kind::Space
-            }
+        Ok(match first {
             b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.word(start)?,
             b'=' => Kind::Assign,
             b':' if self.bytes().starts_with(b"=") => {
@@ -264,8 +277,7 @@ impl<'t> Lexer<'t> {
             }
             _ if first.is_ascii_graphic() => Kind::Other,
             _ => self.other(start)?,
-        };
-        Ok(self.token(kind, start))
+        })
     }
 
     /// Reads a word that begins with any letter.

@@ -138,21 +138,6 @@ impl<'t> Parser<'t> {
         self.tokens.get(self.at - 1).end
     }
 
-    fn next_after_space(&mut self) -> Token {
-        loop {
-            let token = self.next();
-            if token.kind != Kind::Space {
-                return token;
-            }
-        }
-    }
-
-    fn peek_after_space(&mut self) -> Token {
-        let token = self.next_after_space();
-        self.back();
-        token
-    }
-
     fn slice(&self, token: Token) -> &'t str {
         &self.text[token.start..token.end]
     }
@@ -173,7 +158,7 @@ impl<'t> Parser<'t> {
     }
 
     fn expect(&mut self, kind: Kind, place: &str) -> Outcome<Token> {
-        let token = self.next_after_space();
+        let token = self.next();
         if token.kind == kind { Ok(token) } else { Err(self.unexpected(token, place)) }
     }
 
@@ -215,7 +200,7 @@ impl<'t> Parser<'t> {
             if token.kind == Kind::End {
                 return Ok((Ending::Eof, token));
             }
-            let first = self.next_after_space();
+            let first = self.next();
             let Kind::Keyword(keyword) = first.kind else {
                 self.back();
                 let pipe = self.pipe(Place::Action)?;
@@ -248,7 +233,7 @@ impl<'t> Parser<'t> {
     }
 
     fn ending_of_else(&mut self) -> Outcome<Ending> {
-        let next = self.next_after_space();
+        let next = self.next();
         if next.kind == Kind::RightDelimiter {
             Ok(Ending::Else)
         } else if let Kind::Keyword(keyword @ (Keyword::If | Keyword::With)) = next.kind {
@@ -328,9 +313,9 @@ impl<'t> Parser<'t> {
     }
 
     fn call(&mut self) -> Outcome<Node> {
-        let token = self.next_after_space();
+        let token = self.next();
         let name = self.template_name(token, Place::Template)?;
-        let pipe = if self.peek_after_space().kind == Kind::RightDelimiter {
+        let pipe = if self.peek().kind == Kind::RightDelimiter {
             self.next();
             None
         } else {
@@ -340,7 +325,7 @@ impl<'t> Parser<'t> {
     }
 
     fn block(&mut self, token: Token) -> Outcome<Node> {
-        let name_token = self.next_after_space();
+        let name_token = self.next();
         let name = self.template_name(name_token, Place::Block)?;
         let pipe = self.pipe(Place::Block)?;
         let body = self.body(token)?;
@@ -349,7 +334,7 @@ impl<'t> Parser<'t> {
     }
 
     fn definition(&mut self, token: Token) -> Outcome<()> {
-        let name_token = self.next_after_space();
+        let name_token = self.next();
         let name = self.template_name(name_token, Place::Template)?;
         self.expect(Kind::RightDelimiter, "define clause")?;
         let body = self.body(token)?;

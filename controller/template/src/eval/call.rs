@@ -15,11 +15,9 @@ impl State<'_, '_> {
     pub(super) fn command(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         self.context.step()?;
         let (first, operands) = (&command.first, command.arguments.as_slice());
-        if !first.fields.is_empty() {
-            return self.method(dot, command, start);
-        }
+        let has_arguments = !operands.is_empty() || self.stack.len() > start;
         match &first.term {
-            Term::Function(function) => self.call(dot, function, operands, start),
+            Term::Function(function) if first.fields.is_empty() => self.call(dot, function, operands, start),
             Term::Nil => Err(Fault::new("nil is not a command")),
             Term::Denied(name) => Err(denied(name).at(first.span)),
             Term::Dot
@@ -27,20 +25,24 @@ impl State<'_, '_> {
             | Term::Number(_)
             | Term::Str(_)
             | Term::Variable(_)
+            | Term::Function(_)
             | Term::Paren(_) => {
-                if !operands.is_empty() || self.stack.len() > start {
-                    return Err(Fault::new("can't give argument to non-function").at(first.span));
+                if has_arguments {
+                    self.method(dot, command, start)
+                } else {
+                    self.operand(dot, first)
                 }
-                self.term(dot, first)
             }
         }
     }
 
+    /// Evaluates a chain of fields with arguments, which its last name must accept.
     #[inline(never)]
-    /// Evaluates a chain of fields. Only the last name can be a method with arguments.
     fn method(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         let first = &command.first;
-        let Some((method, fields)) = first.fields.split_last() else { return self.term(dot, first) };
+        let Some((method, fields)) = first.fields.split_last() else {
+            return Err(Fault::new("can't give argument to non-function").at(first.span));
+        };
         self.term(dot, first)?;
         let receiver = self.pop();
         let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
@@ -52,9 +54,7 @@ impl State<'_, '_> {
     }
 
     /// Evaluates an operand without arguments onto the stack.
-    #[inline]
     fn operand(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
-        self.context.step()?;
         self.term(dot, operand)?;
         if !operand.fields.is_empty() {
             let value = self.pop();
@@ -64,6 +64,7 @@ impl State<'_, '_> {
         Ok(())
     }
 
+    #[inline(always)]
     fn term(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
         let value = match &operand.term {
             Term::Dot => dot.clone(),
@@ -108,6 +109,7 @@ impl State<'_, '_> {
     #[inline]
     fn operands(&mut self, dot: &Value, operands: &[Operand]) -> Outcome<()> {
         for operand in operands {
+            self.context.step()?;
             self.operand(dot, operand)?;
         }
         Ok(())
@@ -152,6 +154,7 @@ impl State<'_, '_> {
         let piped = if self.stack.len() > start { self.stack.pop() } else { None };
         for operand in operands {
             self.stack.truncate(start);
+            self.context.step()?;
             self.operand(dot, operand)?;
             if self.stack[start].is_true() == decisive {
                 return Ok(());

@@ -14,12 +14,12 @@ use super::{Parser, Place, fault};
 impl<'t> Parser<'t> {
     /// Parses a pipeline and its end: the right delimiter or the right parenthesis.
     pub(super) fn pipe(&mut self, place: Place) -> Outcome<Pipe> {
-        let start = self.peek_after_space().start;
+        let start = self.peek().start;
         let (variables, assigns) = self.declarations(place)?;
         let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
         let first = self.commands.len();
         loop {
-            let token = self.next_after_space();
+            let token = self.next();
             let stage = self.commands.len() - first + 1;
             if token.kind == end {
                 if stage == 1 {
@@ -46,7 +46,7 @@ impl<'t> Parser<'t> {
     fn declarations(&mut self, place: Place) -> Outcome<(Vec<VariableId>, bool)> {
         let mut variables = Vec::new();
         loop {
-            let variable = self.peek_after_space();
+            let variable = self.peek();
             if variable.kind != Kind::Variable {
                 return if variables.is_empty() {
                     Ok((variables, false))
@@ -56,7 +56,7 @@ impl<'t> Parser<'t> {
             }
             let start = self.at;
             self.next();
-            let next = self.next_after_space();
+            let next = self.next();
             if matches!(next.kind, Kind::Assign | Kind::Declare) {
                 variables.push(self.declare(variable)?);
                 return Ok((variables, next.kind == Kind::Assign));
@@ -96,16 +96,16 @@ impl<'t> Parser<'t> {
     }
 
     fn command(&mut self, place: Place) -> Outcome<Command> {
-        let start = offset(self.peek_after_space().start);
+        let start = offset(self.peek().start);
         let before = self.operands.len();
         loop {
             if let Some(operand) = self.operand()? {
                 self.operands.push(operand);
+                if self.peek().follows_space {
+                    continue;
+                }
             }
             let token = self.next();
-            if token.kind == Kind::Space {
-                continue;
-            }
             if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
                 self.back();
             } else if token.kind != Kind::Pipe {
@@ -121,7 +121,7 @@ impl<'t> Parser<'t> {
     }
 
     fn operand(&mut self) -> Outcome<Option<Operand>> {
-        let token = self.next_after_space();
+        let token = self.next();
         let mut fields = Vec::new();
         let term = match token.kind {
             Kind::Identifier => self.function(token)?,
@@ -147,7 +147,6 @@ impl<'t> Parser<'t> {
             Kind::Text
             | Kind::LeftDelimiter
             | Kind::RightDelimiter
-            | Kind::Space
             | Kind::Assign
             | Kind::Declare
             | Kind::Pipe
@@ -166,7 +165,7 @@ impl<'t> Parser<'t> {
         let mut end = self.ended();
         loop {
             let next = self.peek();
-            if next.kind != Kind::Field {
+            if next.kind != Kind::Field || next.follows_space {
                 break;
             }
             if !has_fields {
