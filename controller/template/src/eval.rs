@@ -6,7 +6,7 @@ mod field;
 mod variables;
 
 use crate::{
-    ast::{Branches, Node, Pipe, ROOT_VARIABLE, Span, VariableId},
+    ast::{Branch, Branches, Node, Part, Pipe, ROOT_VARIABLE, Span, VariableId},
     context::Context,
     error::{Fault, Outcome},
     format::{Output, print_action},
@@ -91,8 +91,8 @@ impl State<'_, '_> {
         value
     }
 
-    fn list(&mut self, dot: &Value, nodes: &[Node]) -> Outcome<Flow> {
-        for node in nodes {
+    fn list(&mut self, dot: &Value, nodes: Part) -> Outcome<Flow> {
+        for node in nodes.of(&self.templates.tree.nodes) {
             let flow = self.node(dot, node)?;
             if flow != Flow::Next {
                 return Ok(flow);
@@ -118,7 +118,7 @@ impl State<'_, '_> {
             Node::With(branches) => return self.branches(dot, branches, DotOf::Condition),
             Node::Range { pipe, body, otherwise } => {
                 let visible = self.variables.len();
-                let flow = self.range(dot, pipe, body, otherwise);
+                let flow = self.range(dot, pipe, *body, *otherwise);
                 self.variables.truncate(visible);
                 return flow;
             }
@@ -144,17 +144,17 @@ impl State<'_, '_> {
     }
 
     fn branch(&mut self, dot: &Value, branches: &Branches, dot_of: DotOf) -> Outcome<Flow> {
-        for (pipe, nodes) in &branches.branches {
+        for Branch { pipe, body } in branches.branches.of(&self.templates.tree.branches) {
             let value = self.value(dot, pipe)?;
             if value.is_true() {
                 let dot = if dot_of == DotOf::Condition { &value } else { dot };
-                return self.nested(|state| state.list(dot, nodes)).map_err(|fault| fault.at(pipe.span));
+                return self.nested(|state| state.list(dot, *body)).map_err(|fault| fault.at(pipe.span));
             }
         }
-        self.nested(|state| state.list(dot, &branches.otherwise))
+        self.nested(|state| state.list(dot, branches.otherwise))
     }
 
-    fn range(&mut self, dot: &Value, pipe: &Pipe, body: &[Node], otherwise: &[Node]) -> Outcome<Flow> {
+    fn range(&mut self, dot: &Value, pipe: &Pipe, body: Part, otherwise: Part) -> Outcome<Flow> {
         let value = self.value(dot, pipe)?;
         let mut turn = Turn { pipe, body, visible: self.variables.len(), has_run: false };
         match &value {
@@ -266,7 +266,7 @@ impl State<'_, '_> {
     /// Evaluates a pipeline onto the stack, and declares or assigns its variables.
     fn pipe(&mut self, dot: &Value, pipe: &Pipe) -> Outcome<()> {
         let start = self.stack.len();
-        for command in &pipe.commands {
+        for command in pipe.commands.of(&self.templates.tree.commands) {
             self.command(dot, command, start).map_err(|fault| fault.at(command.span))?;
         }
         for variable in &pipe.variables {
@@ -299,7 +299,7 @@ impl State<'_, '_> {
 /// A range in progress.
 struct Turn<'p> {
     pipe: &'p Pipe,
-    body: &'p [Node],
+    body: Part,
     /// Variables that are visible in the body.
     visible: usize,
     has_run: bool,

@@ -99,6 +99,10 @@ pub(crate) fn tokens(text: &str, left: &str, right: &str) -> Tokens {
 }
 
 impl Tokens {
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// Returns the token at an index; beyond the last one, that one again.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Token {

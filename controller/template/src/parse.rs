@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    ast::{Branches, Command, Node, Operand, Span},
+    ast::{Branch, Branches, Node, Part, Span, Tree},
     error::{Fault, Outcome},
     lex::{self, Keyword, Kind, Token, Tokens},
     number,
@@ -18,8 +18,19 @@ use crate::{
 
 use scope::{Names, Scope};
 
-/// The templates of a text by name. The main one has an empty name.
-pub(crate) type Templates = BTreeMap<Arc<str>, Vec<Node>>;
+/// The templates of a text.
+pub(crate) struct Templates {
+    pub(crate) tree: Tree,
+    /// Their nodes by name. The main one has an empty name.
+    by_name: BTreeMap<Arc<str>, Part>,
+}
+
+impl Templates {
+    /// The nodes of a template.
+    pub(crate) fn get(&self, name: &str) -> Option<Part> {
+        self.by_name.get(name).copied()
+    }
+}
 
 /// Parses a text.
 pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
@@ -28,15 +39,15 @@ pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
         return Err(Fault::limit(message));
     }
     let (left, right) = options.delimiters();
+    let tokens = lex::tokens(text, left, right);
+    let tree = Tree::with_capacity(tokens.len());
     let mut parser = Parser {
         text,
         options,
-        tokens: lex::tokens(text, left, right),
+        tokens,
         at: 0,
-        nodes: Vec::new(),
-        commands: Vec::new(),
-        operands: Vec::new(),
-        templates: Templates::new(),
+        open: Tree::default(),
+        templates: Templates { tree, by_name: BTreeMap::new() },
         blank: BTreeSet::new(),
         names: Names::new(),
         scope: Scope::new(),
@@ -54,10 +65,8 @@ struct Parser<'t> {
     tokens: Tokens,
     /// The index of the next token. The last one follows itself.
     at: usize,
-    /// The parts of the lists in progress.
-    nodes: Vec<Node>,
-    commands: Vec<Command>,
-    operands: Vec<Operand>,
+    /// The parts that are not complete.
+    open: Tree,
     templates: Templates,
     /// Names of templates that contain only space.
     blank: BTreeSet<Arc<str>>,
@@ -109,6 +118,13 @@ impl Place {
             Self::Paren => "parenthesized pipeline",
         }
     }
+}
+
+/// Makes a part of all items from `start` that are not in one yet.
+fn close<T>(open: &mut Vec<T>, start: usize, list: &mut Vec<T>) -> Part {
+    let first = list.len();
+    list.extend(open.drain(start..));
+    Part::new(first, list.len())
 }
 
 fn fault(token: Token, message: impl Into<String>) -> Fault {
@@ -174,7 +190,7 @@ impl<'t> Parser<'t> {
         parsed
     }
 
-    fn root(&mut self) -> Outcome<Vec<Node>> {
+    fn root(&mut self) -> Outcome<Part> {
         let (nodes, ending, token) = self.list(Level::Top)?;
         match ending {
             Ending::Eof => Ok(nodes),
@@ -184,17 +200,17 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses nodes until `end`, `else` or the end of the text. Definitions are allowed at the top only.
-    fn list(&mut self, level: Level) -> Outcome<(Vec<Node>, Ending, Token)> {
-        let start = self.nodes.len();
+    fn list(&mut self, level: Level) -> Outcome<(Part, Ending, Token)> {
+        let start = self.open.nodes.len();
         let (ending, token) = self.nodes(level)?;
-        Ok((self.nodes.drain(start..).collect(), ending, token))
+        Ok((close(&mut self.open.nodes, start, &mut self.templates.tree.nodes), ending, token))
     }
 
     fn nodes(&mut self, level: Level) -> Outcome<(Ending, Token)> {
         loop {
             let token = self.next();
             if token.kind == Kind::Text {
-                self.nodes.push(Node::Text(token.span()));
+                self.open.nodes.push(Node::Text(token.span()));
                 continue;
             }
             if token.kind == Kind::End {
@@ -204,7 +220,7 @@ impl<'t> Parser<'t> {
             let Kind::Keyword(keyword) = first.kind else {
                 self.back();
                 let pipe = self.pipe(Place::Action)?;
-                self.nodes.push(Node::Action(pipe));
+                self.open.nodes.push(Node::Action(pipe));
                 continue;
             };
             match keyword {
@@ -226,7 +242,7 @@ impl<'t> Parser<'t> {
                 | Keyword::Template
                 | Keyword::With => {
                     let node = self.nested(first, |parser| parser.control(keyword, first))?;
-                    self.nodes.push(node);
+                    self.open.nodes.push(node);
                 }
             }
         }
@@ -267,13 +283,13 @@ impl<'t> Parser<'t> {
 
     fn branches(&mut self, keyword: Keyword, place: Place) -> Outcome<Branches> {
         let visible = self.scope.len();
-        let mut branches = Vec::new();
+        let start = self.open.branches.len();
         let otherwise = loop {
             let pipe = self.pipe(place)?;
-            let (nodes, ending, token) = self.list(Level::Block)?;
-            branches.push((pipe, nodes));
+            let (body, ending, token) = self.list(Level::Block)?;
+            self.open.branches.push(Branch { pipe, body });
             match ending {
-                Ending::End => break Vec::new(),
+                Ending::End => break Part::default(),
                 Ending::Else => break self.last_list()?,
                 Ending::ElseIf(again) if again == keyword => {}
                 Ending::ElseIf(_) => {
@@ -283,10 +299,11 @@ impl<'t> Parser<'t> {
             }
         };
         self.scope.truncate(visible);
+        let branches = close(&mut self.open.branches, start, &mut self.templates.tree.branches);
         Ok(Branches { branches, otherwise })
     }
 
-    fn last_list(&mut self) -> Outcome<Vec<Node>> {
+    fn last_list(&mut self) -> Outcome<Part> {
         let (nodes, ending, token) = self.list(Level::Block)?;
         match ending {
             Ending::End => Ok(nodes),
@@ -303,7 +320,7 @@ impl<'t> Parser<'t> {
         let (body, ending, token) = self.list(Level::Block)?;
         self.ranges = around;
         let otherwise = match ending {
-            Ending::End => Vec::new(),
+            Ending::End => Part::default(),
             Ending::Else => self.last_list()?,
             Ending::ElseIf(_) => return Err(fault(token, "a different block after else in range")),
             Ending::Eof => return Err(self.unexpected(token, "range")),
@@ -342,7 +359,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses the body of another template, which sees no variable but `$`.
-    fn body(&mut self, token: Token) -> Outcome<Vec<Node>> {
+    fn body(&mut self, token: Token) -> Outcome<Part> {
         let scope = std::mem::replace(&mut self.scope, Scope::new());
         let ranges = std::mem::take(&mut self.ranges);
         let (nodes, ending, _) = self.list(Level::Block)?;
@@ -355,9 +372,9 @@ impl<'t> Parser<'t> {
     }
 
     /// Adds a template. An empty one replaces none, and is replaced by any.
-    fn define(&mut self, name: &str, nodes: Vec<Node>, span: Span) -> Outcome<()> {
-        let is_blank = nodes.iter().all(|node| self.is_blank(node));
-        if self.templates.contains_key(name) && !self.blank.contains(name) {
+    fn define(&mut self, name: &str, nodes: Part, span: Span) -> Outcome<()> {
+        let is_blank = nodes.of(&self.templates.tree.nodes).iter().all(|node| self.is_blank(node));
+        if self.templates.by_name.contains_key(name) && !self.blank.contains(name) {
             if is_blank {
                 return Ok(());
             }
@@ -370,7 +387,7 @@ impl<'t> Parser<'t> {
         } else {
             self.blank.remove(&name);
         }
-        self.templates.insert(name, nodes);
+        self.templates.by_name.insert(name, nodes);
         Ok(())
     }
 

@@ -14,7 +14,9 @@ impl State<'_, '_> {
     /// `start`.
     pub(super) fn command(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         self.context.step()?;
-        let (first, operands) = (&command.first, command.arguments.as_slice());
+        let Some((first, operands)) = command.operands.of(&self.templates.tree.operands).split_first() else {
+            return Ok(());
+        };
         let has_arguments = !operands.is_empty() || self.stack.len() > start;
         match &first.term {
             Term::Function(function) if first.fields.is_empty() => self.call(dot, function, operands, start),
@@ -28,7 +30,7 @@ impl State<'_, '_> {
             | Term::Function(_)
             | Term::Paren(_) => {
                 if has_arguments {
-                    self.method(dot, command, start)
+                    self.method(dot, first, operands, start)
                 } else {
                     self.operand(dot, first)
                 }
@@ -38,15 +40,14 @@ impl State<'_, '_> {
 
     /// Evaluates a chain of fields with arguments, which its last name must accept.
     #[inline(never)]
-    fn method(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
-        let first = &command.first;
+    fn method(&mut self, dot: &Value, first: &Operand, operands: &[Operand], start: usize) -> Outcome<()> {
         let Some((method, fields)) = first.fields.split_last() else {
             return Err(Fault::new("can't give argument to non-function").at(first.span));
         };
         self.term(dot, first)?;
         let receiver = self.pop();
         let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
-        self.arguments(dot, &command.arguments, start)?;
+        self.arguments(dot, operands, start)?;
         let found = receiver.field(self.context, method, &self.stack[start..]);
         self.stack.truncate(start);
         self.stack.push(found.map_err(|fault| fault.at(first.span))?.value);

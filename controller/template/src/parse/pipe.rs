@@ -9,7 +9,7 @@ use crate::{
     text::Text,
 };
 
-use super::{Parser, Place, fault};
+use super::{Parser, Place, close, fault};
 
 impl<'t> Parser<'t> {
     /// Parses a pipeline and its end: the right delimiter or the right parenthesis.
@@ -17,28 +17,25 @@ impl<'t> Parser<'t> {
         let start = self.peek().start;
         let (variables, assigns) = self.declarations(place)?;
         let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
-        let first = self.commands.len();
+        let first = self.open.commands.len();
         loop {
             let token = self.next();
-            let stage = self.commands.len() - first + 1;
+            let stage = self.open.commands.len() - first + 1;
             if token.kind == end {
                 if stage == 1 {
                     return Err(fault(token, format!("missing value for {}", place.name())));
                 }
                 let span = trimmed(self.text, start, token.start.max(start));
-                let commands = self.commands.drain(first..).collect();
+                let commands = close(&mut self.open.commands, first, &mut self.templates.tree.commands);
                 return Ok(Pipe { span, variables, assigns, commands });
             }
             self.back();
             let command = self.command(place)?;
-            let is_literal = matches!(
-                command.first.term,
-                Term::Bool(_) | Term::Nil | Term::Number(_) | Term::Str(_) | Term::Dot
-            ) && command.first.fields.is_empty();
-            if stage > 1 && is_literal {
+            let operands = command.operands.of(&self.templates.tree.operands);
+            if stage > 1 && operands.first().is_some_and(Operand::is_literal) {
                 return Err(fault(token, format!("non executable command in pipeline stage {stage}")));
             }
-            self.commands.push(command);
+            self.open.commands.push(command);
         }
     }
 
@@ -97,10 +94,10 @@ impl<'t> Parser<'t> {
 
     fn command(&mut self, place: Place) -> Outcome<Command> {
         let start = offset(self.peek().start);
-        let before = self.operands.len();
+        let first = self.open.operands.len();
         loop {
             if let Some(operand) = self.operand()? {
-                self.operands.push(operand);
+                self.open.operands.push(operand);
                 if self.peek().follows_space {
                     continue;
                 }
@@ -109,14 +106,15 @@ impl<'t> Parser<'t> {
             if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
                 self.back();
             } else if token.kind != Kind::Pipe {
-                let place = if self.operands.len() == before { place.name() } else { "operand" };
+                let place = if self.open.operands.len() == first { place.name() } else { "operand" };
                 return Err(self.unexpected(token, place));
             }
-            let mut operands = self.operands.drain(before..);
-            let Some(first) = operands.next() else { return Err(fault(token, "empty command")) };
-            let arguments: Vec<Operand> = operands.collect();
-            let (_, end) = arguments.last().unwrap_or(&first).span;
-            return Ok(Command { span: (start, end), first, arguments });
+            let Some(last) = self.open.operands[first..].last() else {
+                return Err(fault(token, "empty command"));
+            };
+            let span = (start, last.span.1);
+            let operands = close(&mut self.open.operands, first, &mut self.templates.tree.operands);
+            return Ok(Command { span, operands });
         }
     }
 
