@@ -71,12 +71,10 @@ pub(super) fn to_lower(context: &mut Context<'_>, value: &Value) -> Outcome<Valu
     in_case(context, value, (<[u8]>::make_ascii_lowercase, lower))
 }
 
-/// Changes the case of ASCII, or of any other characters.
-fn in_case(
-    context: &mut Context<'_>,
-    value: &Value,
-    (ascii, other): (fn(&mut [u8]), fn(char) -> char),
-) -> Outcome<Value> {
+/// How a text of ASCII changes, and how a character of any other text does.
+type Case = (fn(&mut [u8]), fn(char) -> char);
+
+fn in_case(context: &mut Context<'_>, value: &Value, (ascii, other): Case) -> Outcome<Value> {
     let text = arguments::text(value)?;
     if !text.is_ascii() {
         return mapped(context, value, |text| text.chars().map(other).collect());
