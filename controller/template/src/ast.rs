@@ -49,7 +49,7 @@ impl Part {
     }
 
     #[inline]
-    pub(crate) fn of<T>(self, list: &[T]) -> &[T] {
+    pub(crate) fn items<T>(self, list: &[T]) -> &[T] {
         &list[self.start as usize..self.end as usize]
     }
 }

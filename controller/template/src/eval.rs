@@ -92,7 +92,7 @@ impl State<'_, '_> {
     }
 
     fn list(&mut self, dot: &Value, nodes: Part) -> Outcome<Flow> {
-        for node in nodes.of(&self.templates.tree.nodes) {
+        for node in nodes.items(&self.templates.tree.nodes) {
             let flow = self.node(dot, node)?;
             if flow != Flow::Next {
                 return Ok(flow);
@@ -144,7 +144,7 @@ impl State<'_, '_> {
     }
 
     fn branch(&mut self, dot: &Value, branches: &Branches, dot_of: DotOf) -> Outcome<Flow> {
-        for Branch { pipe, body } in branches.branches.of(&self.templates.tree.branches) {
+        for Branch { pipe, body } in branches.branches.items(&self.templates.tree.branches) {
             let value = self.value(dot, pipe)?;
             if value.is_true() {
                 let dot = if dot_of == DotOf::Condition { &value } else { dot };
@@ -266,7 +266,7 @@ impl State<'_, '_> {
     /// Evaluates a pipeline onto the stack, and declares or assigns its variables.
     fn pipe(&mut self, dot: &Value, pipe: &Pipe) -> Outcome<()> {
         let start = self.stack.len();
-        for command in pipe.commands.of(&self.templates.tree.commands) {
+        for command in pipe.commands.items(&self.templates.tree.commands) {
             self.command(dot, command, start).map_err(|fault| fault.at(command.span))?;
         }
         for variable in &pipe.variables {

@@ -107,7 +107,7 @@ fn print_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
         Value::Nil => out.push(b"<nil>"),
         Value::Bool(value) => out.push(if *value { b"true" } else { b"false" }),
         Value::Int(value) | Value::Int64(value) => print_int(out, *value),
-        Value::Uint(value) => out.push(&Digits::of(*value)),
+        Value::Uint(value) => out.push(&Digits::new(*value)),
         Value::Float(value) => out.push(general(*value).as_bytes()),
         Value::Str(text) => out.push(text),
         Value::List(list) => {
@@ -157,7 +157,7 @@ fn print_int(out: &mut Output<'_>, value: i64) -> Outcome<()> {
     if value < 0 {
         out.push(b"-")?;
     }
-    out.push(&Digits::of(value.unsigned_abs()))
+    out.push(&Digits::new(value.unsigned_abs()))
 }
 
 /// The decimal digits of an integer, without memory of their own.
@@ -170,7 +170,7 @@ impl Digits {
     /// The digits of the largest integer.
     const MOST: usize = 20;
 
-    fn of(mut value: u64) -> Self {
+    fn new(mut value: u64) -> Self {
         let (mut bytes, mut start) = ([b'0'; Self::MOST], Self::MOST - 1);
         while value >= 10 {
             bytes[start] += (value % 10) as u8;

@@ -373,7 +373,7 @@ impl<'t> Parser<'t> {
 
     /// Adds a template. An empty one replaces none, and is replaced by any.
     fn define(&mut self, name: &str, nodes: Part, span: Span) -> Outcome<()> {
-        let is_blank = nodes.of(&self.templates.tree.nodes).iter().all(|node| self.is_blank(node));
+        let is_blank = nodes.items(&self.templates.tree.nodes).iter().all(|node| self.is_blank(node));
         if self.templates.by_name.contains_key(name) && !self.blank.contains(name) {
             if is_blank {
                 return Ok(());

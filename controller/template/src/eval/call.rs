@@ -14,7 +14,8 @@ impl State<'_, '_> {
     /// `start`.
     pub(super) fn command(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         self.context.step()?;
-        let Some((first, operands)) = command.operands.of(&self.templates.tree.operands).split_first() else {
+        let Some((first, operands)) = command.operands.items(&self.templates.tree.operands).split_first()
+        else {
             return Ok(());
         };
         let has_arguments = !operands.is_empty() || self.stack.len() > start;

@@ -31,7 +31,7 @@ impl<'t> Parser<'t> {
             }
             self.back();
             let command = self.command(place)?;
-            let operands = command.operands.of(&self.templates.tree.operands);
+            let operands = command.operands.items(&self.templates.tree.operands);
             if stage > 1 && operands.first().is_some_and(Operand::is_literal) {
                 return Err(fault(token, format!("non executable command in pipeline stage {stage}")));
             }

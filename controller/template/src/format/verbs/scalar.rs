@@ -16,7 +16,7 @@ impl Printer<'_, '_> {
         let (decimal, other);
         let (prefix, digits): (&str, &[u8]) = match verb {
             'd' | 'v' => {
-                decimal = Digits::of(magnitude);
+                decimal = Digits::new(magnitude);
                 ("", &decimal)
             }
             'b' | 'o' | 'O' | 'x' | 'X' => {
