@@ -1,8 +1,10 @@
 //! The tree of a parsed template. It owns its strings and can be shared between threads.
+//!
+//! It is flat: parts of a few long lists take the place of many short lists.
 
 use std::sync::Arc;
 
-use crate::{function::Function, number::Number, text::Text};
+use crate::{function::Function, lex::offset, number::Number, text::Text};
 
 /// Bytes in the text, for errors.
 pub(crate) type Span = (u32, u32);
@@ -12,6 +14,45 @@ pub(crate) type VariableId = u16;
 
 /// The variable `$`.
 pub(crate) const ROOT_VARIABLE: VariableId = 0;
+
+/// The parts of all trees of a text.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) branches: Vec<Branch>,
+    pub(crate) commands: Vec<Command>,
+    pub(crate) operands: Vec<Operand>,
+}
+
+impl Tree {
+    /// The tree of a text that has about this many tokens.
+    pub(crate) fn with_capacity(tokens: usize) -> Self {
+        Self {
+            nodes: Vec::with_capacity(tokens / 6),
+            operands: Vec::with_capacity(tokens / 3),
+            ..Self::default()
+        }
+    }
+}
+
+/// Consecutive items of a list of a [`Tree`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Part {
+    start: u32,
+    end: u32,
+}
+
+impl Part {
+    /// The items between two indexes, which fit as spans do.
+    pub(crate) fn new(start: usize, end: usize) -> Self {
+        Self { start: offset(start), end: offset(end) }
+    }
+
+    #[inline]
+    pub(crate) fn items<T>(self, list: &[T]) -> &[T] {
+        &list[self.start as usize..self.end as usize]
+    }
+}
 
 #[derive(Debug)]
 pub(crate) enum Node {
@@ -23,8 +64,8 @@ pub(crate) enum Node {
     With(Branches),
     Range {
         pipe: Pipe,
-        body: Vec<Node>,
-        otherwise: Vec<Node>,
+        body: Part,
+        otherwise: Part,
     },
     Template {
         name: Arc<str>,
@@ -37,8 +78,14 @@ pub(crate) enum Node {
 
 #[derive(Debug)]
 pub(crate) struct Branches {
-    pub(crate) branches: Vec<(Pipe, Vec<Node>)>,
-    pub(crate) otherwise: Vec<Node>,
+    pub(crate) branches: Part,
+    pub(crate) otherwise: Part,
+}
+
+#[derive(Debug)]
+pub(crate) struct Branch {
+    pub(crate) pipe: Pipe,
+    pub(crate) body: Part,
 }
 
 /// `$a := f x | g`
@@ -48,15 +95,14 @@ pub(crate) struct Pipe {
     pub(crate) variables: Vec<VariableId>,
     /// Whether the variables exist already.
     pub(crate) assigns: bool,
-    pub(crate) commands: Vec<Command>,
+    pub(crate) commands: Part,
 }
 
 /// An operand with its arguments.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) span: Span,
-    pub(crate) first: Operand,
-    pub(crate) arguments: Vec<Operand>,
+    pub(crate) operands: Part,
 }
 
 #[derive(Debug)]
@@ -65,6 +111,15 @@ pub(crate) struct Operand {
     pub(crate) term: Term,
     /// `.a.b` after the term. Only variables, parentheses, functions and the dot have fields.
     pub(crate) fields: Vec<Text>,
+}
+
+impl Operand {
+    /// Whether it is a value that cannot be called.
+    pub(crate) fn is_literal(&self) -> bool {
+        let is_literal =
+            matches!(self.term, Term::Bool(_) | Term::Nil | Term::Number(_) | Term::Str(_) | Term::Dot);
+        is_literal && self.fields.is_empty()
+    }
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ast::{Branches, Node, Operand, Pipe, Term},
+    ast::{Operand, Term},
     error::Position,
     function::Function,
     functions,
@@ -28,65 +28,33 @@ impl Template {
 
     /// Returns the first call of each function that `is_wanted`, in the order of the text.
     pub fn calls(&self, is_wanted: impl Fn(&Function) -> bool) -> Vec<Call> {
-        let mut calls = Calls::default();
-        self.trees().for_each(|nodes| calls.nodes(nodes));
+        let mut first: BTreeMap<&str, (usize, &'static Function)> = BTreeMap::new();
+        for operand in &self.tree().operands {
+            if let Some(function) = called(operand) {
+                let start = operand.span.0 as usize;
+                let found = first.entry(function.name).or_insert((start, function));
+                found.0 = found.0.min(start);
+            }
+        }
         let mut found: Vec<(usize, &'static Function)> =
-            calls.first.into_values().filter(|(_, function)| is_wanted(function)).collect();
+            first.into_values().filter(|(_, function)| is_wanted(function)).collect();
         found.sort_by_key(|(start, _)| *start);
         let call = |(start, function)| Call { function, position: Position::of(self.text(), start) };
         found.into_iter().map(call).collect()
     }
 }
 
-/// The place of the first call of each function. The parser bounds the depth of the tree.
-#[derive(Default)]
-struct Calls {
-    first: BTreeMap<&'static str, (usize, &'static Function)>,
-}
-
-impl Calls {
-    fn nodes(&mut self, nodes: &[Node]) {
-        for node in nodes {
-            match node {
-                Node::Text(_) | Node::Break | Node::Continue => {}
-                Node::Action(pipe) => self.pipe(pipe),
-                Node::If(Branches { branches, otherwise }) | Node::With(Branches { branches, otherwise }) => {
-                    for (pipe, body) in branches {
-                        self.pipe(pipe);
-                        self.nodes(body);
-                    }
-                    self.nodes(otherwise);
-                }
-                Node::Range { pipe, body, otherwise } => {
-                    self.pipe(pipe);
-                    self.nodes(body);
-                    self.nodes(otherwise);
-                }
-                Node::Template { pipe, .. } => pipe.iter().for_each(|pipe| self.pipe(pipe)),
-            }
-        }
-    }
-
-    fn pipe(&mut self, pipe: &Pipe) {
-        for command in &pipe.commands {
-            self.operand(&command.first);
-            command.arguments.iter().for_each(|argument| self.operand(argument));
-        }
-    }
-
-    fn operand(&mut self, operand: &Operand) {
-        let function = match &operand.term {
-            Term::Function(function) => Some(*function),
-            Term::Denied(name) => functions::find(name),
-            Term::Paren(pipe) => return self.pipe(pipe),
-            Term::Dot | Term::Nil | Term::Bool(_) | Term::Number(_) | Term::Str(_) | Term::Variable(_) => {
-                None
-            }
-        };
-        let Some(function) = function else { return };
-        let start = operand.span.0 as usize;
-        let first = self.first.entry(function.name).or_insert((start, function));
-        first.0 = first.0.min(start);
+fn called(operand: &Operand) -> Option<&'static Function> {
+    match &operand.term {
+        Term::Function(function) => Some(*function),
+        Term::Denied(name) => functions::find(name),
+        Term::Dot
+        | Term::Nil
+        | Term::Bool(_)
+        | Term::Number(_)
+        | Term::Str(_)
+        | Term::Variable(_)
+        | Term::Paren(_) => None,
     }
 }
 

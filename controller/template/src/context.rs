@@ -10,6 +10,7 @@ use indexmap::{IndexMap, map::Entry};
 
 use crate::{
     error::{Fault, Outcome},
+    format::Output,
     limits::Limits,
     options::Options,
     query::{Answer, Query},
@@ -29,8 +30,12 @@ pub(crate) struct Expression {
 pub(crate) struct Context<'r> {
     pub(crate) options: &'r Options,
     source: &'r dyn Source,
+    /// Steps that are left.
     steps: u64,
+    /// Bytes of values that are left.
     value_bytes: u64,
+    /// Memory for texts in the making.
+    buffer: Vec<u8>,
     /// All maps, to empty them at the end.
     maps: Vec<Rc<Map>>,
     /// The values of `scratch`.
@@ -60,8 +65,9 @@ impl<'r> Context<'r> {
         Self {
             options,
             source,
-            steps: 0,
-            value_bytes: 0,
+            steps: options.limits.steps,
+            value_bytes: options.limits.value_bytes,
+            buffer: Vec::new(),
             maps: Vec::new(),
             scratch: None,
             answers: IndexMap::with_capacity_and_hasher(QUERIES, RandomState::default()),
@@ -85,33 +91,52 @@ impl<'r> Context<'r> {
     /// Counts a step.
     #[inline]
     pub(crate) fn step(&mut self) -> Outcome<()> {
-        self.steps += 1;
-        if self.steps > self.options.limits.steps {
-            return Err(Fault::limit(format!(
-                "rendering takes more than {} steps",
-                self.options.limits.steps
-            )));
+        match self.steps.checked_sub(1) {
+            Some(left) => {
+                self.steps = left;
+                Ok(())
+            }
+            None => Err(self.too_many_steps()),
         }
-        Ok(())
     }
 
     /// Counts bytes of a new value, or of work that is proportional to them.
     #[inline]
     pub(crate) fn charge(&mut self, bytes: usize) -> Outcome<()> {
-        self.value_bytes = self.value_bytes.saturating_add(bytes as u64);
-        if self.value_bytes > self.options.limits.value_bytes {
-            return Err(Fault::limit(format!(
-                "the values of one render have more than {} bytes",
-                self.options.limits.value_bytes
-            )));
+        match self.value_bytes.checked_sub(bytes as u64) {
+            Some(left) => {
+                self.value_bytes = left;
+                Ok(())
+            }
+            None => Err(self.too_many_bytes()),
         }
-        Ok(())
+    }
+
+    #[cold]
+    fn too_many_steps(&self) -> Fault {
+        Fault::limit(format!("rendering takes more than {} steps", self.limits().steps))
+    }
+
+    #[cold]
+    fn too_many_bytes(&mut self) -> Fault {
+        self.value_bytes = 0;
+        let most = self.limits().value_bytes;
+        Fault::limit(format!("the values of one render have more than {most} bytes"))
     }
 
     pub(crate) fn text(&mut self, text: impl Into<Text>) -> Outcome<Value> {
         let text = text.into();
         self.charge(text.len())?;
         Ok(Value::Str(text))
+    }
+
+    /// Makes a text of what is written.
+    pub(crate) fn written(&mut self, write: impl FnOnce(&mut Output<'r>) -> Outcome<()>) -> Outcome<Value> {
+        let mut out = Output::within(self.limits(), std::mem::take(&mut self.buffer));
+        write(&mut out)?;
+        let text = self.text(out.bytes.as_slice());
+        self.buffer = out.bytes;
+        text
     }
 
     pub(crate) fn list(&mut self, items: Vec<Value>, element: Element) -> Outcome<Value> {
@@ -125,12 +150,12 @@ impl<'r> Context<'r> {
 
     /// Makes a list of strings.
     pub(crate) fn strings<T: Into<Text>>(&mut self, items: impl IntoIterator<Item = T>) -> Outcome<Value> {
-        let charged = |item| {
+        let mut texts = Vec::new();
+        for item in items {
             self.charge(VALUE_BYTES)?;
-            self.text(item)
-        };
-        let items = items.into_iter().map(charged).collect::<Outcome<Vec<_>>>()?;
-        self.list(items, Element::Str)
+            texts.push(self.text(item)?);
+        }
+        self.list(texts, Element::Str)
     }
 
     pub(crate) fn map(&mut self, entries: BTreeMap<Key, Value>, element: Element) -> Outcome<Value> {

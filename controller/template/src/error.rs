@@ -72,10 +72,12 @@ pub(crate) struct FaultDetails {
 }
 
 impl Fault {
+    #[cold]
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self::of_kind(ErrorKind::Evaluation, message)
     }
 
+    #[cold]
     fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(FaultDetails { kind, message: message.into(), span: None }))
     }
@@ -102,12 +104,14 @@ impl Fault {
     }
 
     /// Sets the place, unless an inner one is known.
+    #[cold]
     pub(crate) fn at(mut self, span: (u32, u32)) -> Self {
         self.0.span.get_or_insert(span);
         self
     }
 
     /// Adds the name of the function that failed.
+    #[cold]
     pub(crate) fn of_call(mut self, function: &str) -> Self {
         let details = &mut *self.0;
         if details.span.is_none() && details.kind == ErrorKind::Evaluation {

@@ -6,7 +6,7 @@ mod field;
 mod variables;
 
 use crate::{
-    ast::{Branches, Node, Pipe, ROOT_VARIABLE, Span, VariableId},
+    ast::{Branch, Branches, Node, Part, Pipe, ROOT_VARIABLE, Span, VariableId},
     context::Context,
     error::{Fault, Outcome},
     format::{Output, print_action},
@@ -28,8 +28,15 @@ pub(crate) fn render(
 ) -> Outcome<Vec<u8>> {
     let dot = json::value(context, dot, Numbers::Floats)?;
     let out = Output::with_capacity(context.limits(), text.len());
-    let mut state =
-        State { text, templates, context, out, variables: Variables::new(), stack: Vec::new(), depth: 0 };
+    let mut state = State {
+        text,
+        templates,
+        context,
+        out,
+        variables: Variables::new(),
+        stack: Vec::with_capacity(16),
+        depth: 0,
+    };
     state.template("", dot)?;
     Ok(state.out.bytes)
 }
@@ -40,9 +47,16 @@ pub(super) struct State<'s, 'r> {
     context: &'s mut Context<'r>,
     out: Output<'r>,
     variables: Variables,
-    /// Arguments of the calls in progress.
+    /// The results of the pipelines in progress, and the arguments of their calls. Evaluating pushes one value.
     stack: Vec<Value>,
     depth: usize,
+}
+
+/// Which value is the dot in a branch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DotOf {
+    Outside,
+    Condition,
 }
 
 /// What follows a node.
@@ -77,8 +91,8 @@ impl State<'_, '_> {
         value
     }
 
-    fn list(&mut self, dot: &Value, nodes: &[Node]) -> Outcome<Flow> {
-        for node in nodes {
+    fn list(&mut self, dot: &Value, nodes: Part) -> Outcome<Flow> {
+        for node in nodes.items(&self.templates.tree.nodes) {
             let flow = self.node(dot, node)?;
             if flow != Flow::Next {
                 return Ok(flow);
@@ -95,22 +109,22 @@ impl State<'_, '_> {
                 self.out.push(&text.as_bytes()[*start as usize..*end as usize])?;
             }
             Node::Action(pipe) => {
-                let value = self.pipe(dot, pipe)?;
+                let value = self.value(dot, pipe)?;
                 if pipe.variables.is_empty() {
                     print_action(&mut self.out, &value).map_err(|fault| fault.at(pipe.span))?;
                 }
             }
-            Node::If(branches) => return self.branches(dot, branches, |_| None),
-            Node::With(branches) => return self.branches(dot, branches, Some),
+            Node::If(branches) => return self.branches(dot, branches, DotOf::Outside),
+            Node::With(branches) => return self.branches(dot, branches, DotOf::Condition),
             Node::Range { pipe, body, otherwise } => {
                 let visible = self.variables.len();
-                let flow = self.range(dot, pipe, body, otherwise);
+                let flow = self.range(dot, pipe, *body, *otherwise);
                 self.variables.truncate(visible);
                 return flow;
             }
             Node::Template { name, pipe, span } => {
                 let value = match pipe {
-                    Some(pipe) => self.pipe(dot, pipe)?,
+                    Some(pipe) => self.value(dot, pipe)?,
                     None => Value::Nil,
                 };
                 self.template(name, value).map_err(|fault| fault.at(*span))?;
@@ -121,35 +135,27 @@ impl State<'_, '_> {
         Ok(Flow::Next)
     }
 
-    /// Renders the first branch whose value is true. `dot_of` chooses the dot in it, if not the present one.
-    fn branches(
-        &mut self,
-        dot: &Value,
-        branches: &Branches,
-        dot_of: fn(Value) -> Option<Value>,
-    ) -> Outcome<Flow> {
+    /// Renders the first branch whose value is true.
+    fn branches(&mut self, dot: &Value, branches: &Branches, dot_of: DotOf) -> Outcome<Flow> {
         let visible = self.variables.len();
-        let mut flow = None;
-        for (pipe, nodes) in &branches.branches {
-            let value = self.pipe(dot, pipe)?;
-            if value.is_true() {
-                let inner = dot_of(value);
-                let dot = inner.as_ref().unwrap_or(dot);
-                flow =
-                    Some(self.nested(|state| state.list(dot, nodes)).map_err(|fault| fault.at(pipe.span))?);
-                break;
-            }
-        }
-        let flow = match flow {
-            Some(flow) => flow,
-            None => self.nested(|state| state.list(dot, &branches.otherwise))?,
-        };
+        let flow = self.branch(dot, branches, dot_of)?;
         self.variables.truncate(visible);
         Ok(flow)
     }
 
-    fn range(&mut self, dot: &Value, pipe: &Pipe, body: &[Node], otherwise: &[Node]) -> Outcome<Flow> {
-        let value = self.pipe(dot, pipe)?;
+    fn branch(&mut self, dot: &Value, branches: &Branches, dot_of: DotOf) -> Outcome<Flow> {
+        for Branch { pipe, body } in branches.branches.items(&self.templates.tree.branches) {
+            let value = self.value(dot, pipe)?;
+            if value.is_true() {
+                let dot = if dot_of == DotOf::Condition { &value } else { dot };
+                return self.nested(|state| state.list(dot, *body)).map_err(|fault| fault.at(pipe.span));
+            }
+        }
+        self.nested(|state| state.list(dot, branches.otherwise))
+    }
+
+    fn range(&mut self, dot: &Value, pipe: &Pipe, body: Part, otherwise: Part) -> Outcome<Flow> {
+        let value = self.value(dot, pipe)?;
         let mut turn = Turn { pipe, body, visible: self.variables.len(), has_run: false };
         match &value {
             Value::Nil => {}
@@ -167,7 +173,7 @@ impl State<'_, '_> {
             }
             Value::List(list) => {
                 for (index, item) in (0..).zip(&list.items) {
-                    if self.turn(&mut turn, Value::Int(index), item.clone())? == Flow::Break {
+                    if self.turn(&mut turn, Value::Int(index), item)? == Flow::Break {
                         break;
                     }
                 }
@@ -178,14 +184,14 @@ impl State<'_, '_> {
                     map.entries().iter().map(|(key, value)| (key.value(), value.clone())).collect();
                 self.context.charge(entries.len() * size_of::<(Value, Value)>())?;
                 for (key, value) in entries {
-                    if self.turn(&mut turn, key, value)? == Flow::Break {
+                    if self.turn(&mut turn, key, &value)? == Flow::Break {
                         break;
                     }
                 }
             }
             Value::Sequence(start, end) => {
                 for (index, number) in (0..).zip(*start..*end) {
-                    if self.turn(&mut turn, Value::Int(index), Value::Int64(number))? == Flow::Break {
+                    if self.turn(&mut turn, Value::Int(index), &Value::Int64(number))? == Flow::Break {
                         break;
                     }
                 }
@@ -219,7 +225,7 @@ impl State<'_, '_> {
             return Err(Fault::new(message).at(turn.pipe.span));
         }
         for index in 0..count {
-            if self.turn(turn, Value::Nil, number(index))? == Flow::Break {
+            if self.turn(turn, Value::Nil, &number(index))? == Flow::Break {
                 break;
             }
         }
@@ -227,7 +233,7 @@ impl State<'_, '_> {
     }
 
     /// Renders the body of a range once.
-    fn turn(&mut self, turn: &mut Turn<'_>, index: Value, item: Value) -> Outcome<Flow> {
+    fn turn(&mut self, turn: &mut Turn<'_>, index: Value, item: &Value) -> Outcome<Flow> {
         self.context.step()?;
         turn.has_run = true;
         match (turn.pipe.variables.as_slice(), turn.pipe.assigns) {
@@ -246,26 +252,37 @@ impl State<'_, '_> {
                 self.variables.set(turn.visible - 1, item.clone());
             }
         }
-        let flow = self.nested(|state| state.list(&item, turn.body));
+        let flow = self.nested(|state| state.list(item, turn.body));
         self.variables.truncate(turn.visible);
         flow.map_err(|fault| fault.at(turn.pipe.span))
     }
 
     /// Evaluates a pipeline, and declares or assigns its variables.
-    fn pipe(&mut self, dot: &Value, pipe: &Pipe) -> Outcome<Value> {
-        let mut value = None;
-        for command in &pipe.commands {
-            value = Some(self.command(dot, command, value).map_err(|fault| fault.at(command.span))?);
+    fn value(&mut self, dot: &Value, pipe: &Pipe) -> Outcome<Value> {
+        self.pipe(dot, pipe)?;
+        Ok(self.pop())
+    }
+
+    /// Evaluates a pipeline onto the stack, and declares or assigns its variables.
+    fn pipe(&mut self, dot: &Value, pipe: &Pipe) -> Outcome<()> {
+        let start = self.stack.len();
+        for command in pipe.commands.items(&self.templates.tree.commands) {
+            self.command(dot, command, start).map_err(|fault| fault.at(command.span))?;
         }
-        let value = value.unwrap_or_default();
         for variable in &pipe.variables {
+            let value = self.stack.last().cloned().unwrap_or_default();
             if pipe.assigns {
-                self.assign(*variable, value.clone(), pipe.span)?;
+                self.assign(*variable, value, pipe.span)?;
             } else {
-                self.variables.declare(*variable, value.clone());
+                self.variables.declare(*variable, value);
             }
         }
-        Ok(value)
+        Ok(())
+    }
+
+    /// Takes the value that was evaluated last.
+    fn pop(&mut self) -> Value {
+        self.stack.pop().unwrap_or_default()
     }
 
     fn assign(&mut self, variable: VariableId, value: Value, span: Span) -> Outcome<()> {
@@ -282,7 +299,7 @@ impl State<'_, '_> {
 /// A range in progress.
 struct Turn<'p> {
     pipe: &'p Pipe,
-    body: &'p [Node],
+    body: Part,
     /// Variables that are visible in the body.
     visible: usize,
     has_run: bool,

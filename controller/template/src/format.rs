@@ -9,6 +9,8 @@ pub(crate) use float::{general, json_number};
 pub(crate) use quote::quote;
 pub(crate) use verbs::sprintf;
 
+use std::ops::Deref;
+
 use crate::{
     error::{Fault, Outcome},
     limits::Limits,
@@ -30,7 +32,13 @@ impl<'l> Output<'l> {
 
     /// Begins a text that probably has about this many bytes.
     pub(crate) fn with_capacity(limits: &'l Limits, bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes.min(limits.output_bytes)), ..Self::new(limits) }
+        Self::within(limits, Vec::with_capacity(bytes.min(limits.output_bytes)))
+    }
+
+    /// Begins a text in the memory of another one, which is over.
+    pub(crate) fn within(limits: &'l Limits, mut memory: Vec<u8>) -> Self {
+        memory.clear();
+        Self { bytes: memory, ..Self::new(limits) }
     }
 
     /// Begins a text within another one. Both together have at most the bytes of one.
@@ -55,10 +63,12 @@ impl<'l> Output<'l> {
     /// Checks that more bytes fit. To be called before a text of at least that size is made.
     #[inline]
     pub(crate) fn reserve(&self, bytes: usize) -> Outcome<()> {
-        if bytes > self.most.saturating_sub(self.bytes.len()) {
-            return Err(Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes)));
-        }
-        Ok(())
+        if bytes <= self.most.saturating_sub(self.bytes.len()) { Ok(()) } else { Err(self.too_long()) }
+    }
+
+    #[cold]
+    fn too_long(&self) -> Fault {
+        Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes))
     }
 
     pub(crate) fn descend(&self, depth: usize) -> Outcome<usize> {
@@ -72,6 +82,7 @@ impl<'l> Output<'l> {
 /// Prints the value of an action.
 pub(crate) fn print_action(out: &mut Output<'_>, value: &Value) -> Outcome<()> {
     match value {
+        Value::Str(text) => out.push(text),
         Value::Nil => out.push(b"<no value>"),
         Value::Sequence(..) => Err(Fault::new("can't print a sequence: use range")),
         Value::Bool(_)
@@ -79,7 +90,6 @@ pub(crate) fn print_action(out: &mut Output<'_>, value: &Value) -> Outcome<()> {
         | Value::Int64(_)
         | Value::Uint(_)
         | Value::Float(_)
-        | Value::Str(_)
         | Value::List(_)
         | Value::Map(_)
         | Value::Struct(_)
@@ -96,8 +106,8 @@ fn print_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
     match value {
         Value::Nil => out.push(b"<nil>"),
         Value::Bool(value) => out.push(if *value { b"true" } else { b"false" }),
-        Value::Int(value) | Value::Int64(value) => print_int(out, i128::from(*value)),
-        Value::Uint(value) => print_int(out, i128::from(*value)),
+        Value::Int(value) | Value::Int64(value) => print_int(out, *value),
+        Value::Uint(value) => out.push(&Digits::new(*value)),
         Value::Float(value) => out.push(general(*value).as_bytes()),
         Value::Str(text) => out.push(text),
         Value::List(list) => {
@@ -143,24 +153,41 @@ fn print_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
     }
 }
 
-/// Prints an integer of 64 bits without taking memory.
-fn print_int(out: &mut Output<'_>, value: i128) -> Outcome<()> {
-    let mut digits = [0; 24];
-    let mut at = digits.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
+fn print_int(out: &mut Output<'_>, value: i64) -> Outcome<()> {
     if value < 0 {
-        at -= 1;
-        digits[at] = b'-';
+        out.push(b"-")?;
     }
-    out.push(&digits[at..])
+    out.push(&Digits::new(value.unsigned_abs()))
+}
+
+/// The decimal digits of an integer, without memory of their own.
+struct Digits {
+    bytes: [u8; Self::MOST],
+    start: usize,
+}
+
+impl Digits {
+    /// The digits of the largest integer.
+    const MOST: usize = 20;
+
+    fn new(mut value: u64) -> Self {
+        let (mut bytes, mut start) = ([b'0'; Self::MOST], Self::MOST - 1);
+        while value >= 10 {
+            bytes[start] += (value % 10) as u8;
+            value /= 10;
+            start -= 1;
+        }
+        bytes[start] += value as u8;
+        Self { bytes, start }
+    }
+}
+
+impl Deref for Digits {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
 }
 
 fn print_key(out: &mut Output<'_>, key: &Key) -> Outcome<()> {
@@ -172,29 +199,26 @@ fn print_key(out: &mut Output<'_>, key: &Key) -> Outcome<()> {
 }
 
 /// Go's `print`: spaces between two operands of which none is a string.
-pub(crate) fn sprint(limits: &Limits, values: &[Value]) -> Outcome<Vec<u8>> {
-    let mut out = Output::new(limits);
+pub(crate) fn sprint(out: &mut Output<'_>, values: &[Value]) -> Outcome<()> {
     for (index, value) in values.iter().enumerate() {
         let is_string = |value: &Value| matches!(value, Value::Str(_));
         if index > 0 && !is_string(value) && !is_string(&values[index - 1]) {
             out.push(b" ")?;
         }
-        print(&mut out, value)?;
+        print(out, value)?;
     }
-    Ok(out.bytes)
+    Ok(())
 }
 
 /// Go's `println`.
-pub(crate) fn sprintln(limits: &Limits, values: &[Value]) -> Outcome<Vec<u8>> {
-    let mut out = Output::new(limits);
+pub(crate) fn sprintln(out: &mut Output<'_>, values: &[Value]) -> Outcome<()> {
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
             out.push(b" ")?;
         }
-        print(&mut out, value)?;
+        print(out, value)?;
     }
-    out.push(b"\n")?;
-    Ok(out.bytes)
+    out.push(b"\n")
 }
 
 /// The text of one value as `%v` prints it.

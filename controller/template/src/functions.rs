@@ -18,7 +18,9 @@ pub(crate) mod time;
 mod toml;
 mod yaml;
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{collections::HashMap, sync::LazyLock};
+
+use foldhash::fast::RandomState;
 
 use crate::function::{Body, Call, Function, Group};
 
@@ -39,13 +41,13 @@ pub fn all() -> impl Iterator<Item = &'static Function> {
     TABLES.iter().flat_map(|table| table.iter()).chain(sprig::tables().iter().flat_map(|table| table.iter()))
 }
 
-/// All functions by the length of their name and the name: few names have the same length.
-static BY_NAME: LazyLock<BTreeMap<(usize, &'static str), &'static Function>> =
-    LazyLock::new(|| all().map(|function| ((function.name.len(), function.name), function)).collect());
+/// All functions by name.
+static BY_NAME: LazyLock<HashMap<&'static str, &'static Function, RandomState>> =
+    LazyLock::new(|| all().map(|function| (function.name, function)).collect());
 
 /// Returns the function with a name.
 pub(crate) fn find(name: &str) -> Option<&'static Function> {
-    BY_NAME.get(&(name.len(), name)).copied()
+    BY_NAME.get(name).copied()
 }
 
 /// Returns the function whose name is most like an unknown one.

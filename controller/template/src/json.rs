@@ -8,6 +8,7 @@ use crate::{
     context::{Context, VALUE_BYTES},
     error::{Fault, Outcome},
     format::{Output, json_number},
+    text::split_char,
     value::{Element, Key, Value},
 };
 
@@ -162,18 +163,15 @@ pub(crate) struct Style {
 
 /// Writes a value.
 pub(crate) fn write(context: &mut Context<'_>, value: &Value, style: Style) -> Outcome<Value> {
-    let mut writer = Writer { out: Output::with_capacity(context.limits(), 64), style };
-    writer.value(value, 0)?;
-    let bytes = writer.out.bytes;
-    context.text(bytes)
+    context.written(|out| Writer { out, style }.value(value, 0))
 }
 
-struct Writer<'l> {
-    out: Output<'l>,
+struct Writer<'o, 'l> {
+    out: &'o mut Output<'l>,
     style: Style,
 }
 
-impl Writer<'_> {
+impl Writer<'_, '_> {
     fn value(&mut self, value: &Value, depth: usize) -> Outcome<()> {
         match value {
             Value::Nil => self.out.push(b"null"),
@@ -255,28 +253,19 @@ impl Writer<'_> {
 
     fn string(&mut self, bytes: &[u8]) -> Outcome<()> {
         self.out.push(b"\"")?;
-        for chunk in bytes.utf8_chunks() {
-            self.escaped(chunk.valid())?;
-            for _ in chunk.invalid() {
-                self.out.push("\u{fffd}".as_bytes())?;
-            }
-        }
-        self.out.push(b"\"")
-    }
-
-    fn escaped(&mut self, text: &str) -> Outcome<()> {
-        let mut rest = text;
-        while let Some(at) = rest.bytes().position(may_be_escaped) {
-            let (plain, after) = rest.split_at(at);
-            self.out.push(plain.as_bytes())?;
-            let Some(char) = after.chars().next() else { break };
-            rest = &after[char.len_utf8()..];
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|byte| !IS_PLAIN[usize::from(*byte)]) {
+            let (plain, special) = rest.split_at(at);
+            self.out.push(plain)?;
+            let Some((char, after)) = split_char(special) else { break };
             match self.escape(char) {
                 Some(escape) => self.out.push(escape.as_bytes())?,
-                None => self.out.push(&after.as_bytes()[..char.len_utf8()])?,
+                None => self.out.push(char.encode_utf8(&mut [0; 4]).as_bytes())?,
             }
+            rest = after;
         }
-        self.out.push(rest.as_bytes())
+        self.out.push(rest)?;
+        self.out.push(b"\"")
     }
 
     /// What is written instead of a character.
@@ -297,7 +286,13 @@ impl Writer<'_> {
     }
 }
 
-/// Reports whether a character that begins with this byte may be escaped.
-fn may_be_escaped(byte: u8) -> bool {
-    !(b' '..0x80).contains(&byte) || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
-}
+/// For each byte, whether it is a character that is never escaped.
+const IS_PLAIN: [bool; 256] = {
+    let mut is_plain = [false; 256];
+    let mut byte = b' ';
+    while byte.is_ascii() {
+        is_plain[byte as usize] = !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&');
+        byte += 1;
+    }
+    is_plain
+};

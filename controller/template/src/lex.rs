@@ -8,6 +8,8 @@ pub(crate) struct Token {
     pub(crate) kind: Kind,
     pub(crate) start: usize,
     pub(crate) end: usize,
+    /// Whether there is space before it, in an action.
+    pub(crate) follows_space: bool,
 }
 
 impl Token {
@@ -26,7 +28,6 @@ pub(crate) enum Kind {
     Text,
     LeftDelimiter,
     RightDelimiter,
-    Space,
     /// `=`
     Assign,
     /// `:=`
@@ -90,7 +91,7 @@ pub(crate) fn tokens(text: &str, left: &str, right: &str) -> Tokens {
                 }
             }
             Err(fault) => {
-                tokens.push(Token { kind: Kind::Fault, start: lexer.at, end: lexer.at });
+                tokens.push(lexer.token(Kind::Fault, lexer.at));
                 return Tokens { tokens, fault: Some(fault) };
             }
         }
@@ -98,6 +99,10 @@ pub(crate) fn tokens(text: &str, left: &str, right: &str) -> Tokens {
 }
 
 impl Tokens {
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     /// Returns the token at an index; beyond the last one, that one again.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Token {
@@ -134,8 +139,13 @@ impl<'t> Lexer<'t> {
         &self.text[self.at..]
     }
 
+    #[inline]
+    fn bytes(&self) -> &'t [u8] {
+        &self.text.as_bytes()[self.at..]
+    }
+
     fn token(&self, kind: Kind, start: usize) -> Token {
-        Token { kind, start, end: self.at }
+        Token { kind, start, end: self.at, follows_space: false }
     }
 
     fn fault(&self, start: usize, message: impl Into<String>) -> Fault {
@@ -157,7 +167,7 @@ impl<'t> Lexer<'t> {
             let kept = if trims { text.trim_end_matches(is_space).len() } else { length };
             if kept > 0 {
                 self.at = delimiter;
-                return Ok(Token { kind: Kind::Text, start, end: start + kept });
+                return Ok(Token { end: start + kept, ..self.token(Kind::Text, start) });
             }
             self.at = after + if trims { 2 } else { 0 };
             if self.rest().starts_with("/*") {
@@ -166,7 +176,7 @@ impl<'t> Lexer<'t> {
             }
             self.is_inside = true;
             self.parens = 0;
-            return Ok(Token { kind: Kind::LeftDelimiter, start: delimiter, end: after });
+            return Ok(Token { end: after, ..self.token(Kind::LeftDelimiter, delimiter) });
         }
     }
 
@@ -183,11 +193,11 @@ impl<'t> Lexer<'t> {
     }
 
     /// Whether a right delimiter is next, and whether it trims the space after it.
+    #[inline]
     fn right_delimiter(&self) -> Option<bool> {
-        let (rest, right) = (self.rest().as_bytes(), self.right.as_bytes());
-        match rest {
-            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, right) => Some(true),
-            _ => begins(rest, right).then_some(false),
+        match self.bytes() {
+            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, self.right) => Some(true),
+            rest => begins(rest, self.right).then_some(false),
         }
     }
 
@@ -201,79 +211,102 @@ impl<'t> Lexer<'t> {
     }
 
     fn next_inside(&mut self) -> Outcome<Token> {
-        let start = self.at;
-        if let Some(trims) = self.right_delimiter() {
-            if self.parens > 0 {
-                return Err(self.fault(start, "unclosed left paren"));
+        let mut follows_space = false;
+        loop {
+            if let Some(trims) = self.right_delimiter() {
+                return self.end_of_action(trims).map(|token| Token { follows_space, ..token });
             }
-            let end = start + if trims { 2 } else { 0 } + self.right.len();
-            self.leave(trims);
-            return Ok(Token { kind: Kind::RightDelimiter, start, end });
+            if !matches!(self.bytes().first(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+                break;
+            }
+            self.at += 1;
+            follows_space = true;
         }
-        let Some(first) = self.rest().chars().next() else {
+        let start = self.at;
+        let kind = self.kind()?;
+        Ok(Token { follows_space, ..self.token(kind, start) })
+    }
+
+    fn end_of_action(&mut self, trims: bool) -> Outcome<Token> {
+        let start = self.at;
+        if self.parens > 0 {
+            return Err(self.fault(start, "unclosed left paren"));
+        }
+        let end = start + if trims { 2 } else { 0 } + self.right.len();
+        self.leave(trims);
+        Ok(Token { end, ..self.token(Kind::RightDelimiter, start) })
+    }
+
+    /// Reads a token of an action.
+    fn kind(&mut self) -> Outcome<Kind> {
+        let start = self.at;
+        let Some(first) = self.bytes().first() else {
             return Err(self.fault(start, "unclosed action"));
         };
-        self.at += first.len_utf8();
-        let kind = match first {
-            _ if is_space(first) => {
-                while self.rest().starts_with(is_space) && self.right_delimiter().is_none() {
-                    self.at += 1;
-                }
-                Kind::Space
-            }
-            '=' => Kind::Assign,
-            ':' if self.rest().starts_with('=') => {
+        self.at += 1;
+        Ok(match first {
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.word(start)?,
+            b'=' => Kind::Assign,
+            b':' if self.bytes().starts_with(b"=") => {
                 self.at += 1;
                 Kind::Declare
             }
-            ':' => return Err(self.fault(start, "expected :=")),
-            '|' => Kind::Pipe,
-            ',' => Kind::Comma,
-            '"' => self.quoted(start, '"', "quoted string")?,
-            '\'' => self.quoted(start, '\'', "character constant")?,
-            '`' => match self.rest().find('`') {
+            b':' => return Err(self.fault(start, "expected :=")),
+            b'|' => Kind::Pipe,
+            b',' => Kind::Comma,
+            b'"' => self.quoted(start, b'"', "quoted string")?,
+            b'\'' => self.quoted(start, b'\'', "character constant")?,
+            b'`' => match self.rest().find('`') {
                 Some(length) => {
                     self.at += length + 1;
                     Kind::Str
                 }
                 None => return Err(self.fault(start, "unterminated raw quoted string")),
             },
-            '$' => self.name(Kind::Variable, Kind::Variable)?,
-            '.' if !self.rest().starts_with(|next: char| next.is_ascii_digit()) => {
+            b'$' => self.name(Kind::Variable, Kind::Variable)?,
+            b'.' if !self.bytes().first().is_some_and(u8::is_ascii_digit) => {
                 self.name(Kind::Dot, Kind::Field)?
             }
-            '.' | '+' | '-' | '0'..='9' => self.number(start)?,
-            '(' => {
+            b'.' | b'+' | b'-' | b'0'..=b'9' => self.number(start)?,
+            b'(' => {
                 self.parens += 1;
                 Kind::LeftParen
             }
-            ')' => {
+            b')' => {
                 let Some(parens) = self.parens.checked_sub(1) else {
                     return Err(self.fault(start, "unexpected right paren"));
                 };
                 self.parens = parens;
                 Kind::RightParen
             }
-            _ if is_alphanumeric(first) => self.word(start)?,
             _ if first.is_ascii_graphic() => Kind::Other,
-            _ => return Err(self.fault(start, format!("unrecognized character in action: {first:?}"))),
-        };
-        Ok(self.token(kind, start))
+            _ => self.other(start)?,
+        })
     }
 
-    fn quoted(&mut self, start: usize, quote: char, what: &str) -> Outcome<Kind> {
+    /// Reads a word that begins with any letter.
+    fn other(&mut self, start: usize) -> Outcome<Kind> {
+        let first = self.text[start..].chars().next().unwrap_or_default();
+        self.at = start + first.len_utf8();
+        if is_alphanumeric(first) {
+            return self.word(start);
+        }
+        Err(self.fault(start, format!("unrecognized character in action: {first:?}")))
+    }
+
+    fn quoted(&mut self, start: usize, quote: u8, what: &str) -> Outcome<Kind> {
         let mut is_escaped = false;
-        for char in self.rest().chars() {
-            if char == '\n' {
+        for byte in self.bytes() {
+            if *byte == b'\n' {
                 break;
             }
-            self.at += char.len_utf8();
+            self.at += 1;
             if is_escaped {
                 is_escaped = false;
-            } else if char == quote {
-                return Ok(if quote == '"' { Kind::Str } else { Kind::Character });
+            } else if *byte == quote {
+                return Ok(if quote == b'"' { Kind::Str } else { Kind::Character });
             } else {
-                is_escaped = char == '\\';
+                is_escaped = *byte == b'\\';
             }
         }
         Err(self.fault(start, format!("unterminated {what}")))
@@ -290,27 +323,27 @@ impl<'t> Lexer<'t> {
 
     fn word(&mut self, start: usize) -> Outcome<Kind> {
         self.skip_alphanumeric();
-        self.terminated(match &self.text[start..self.at] {
-            "true" | "false" => Kind::Bool,
-            "block" => Kind::Keyword(Keyword::Block),
-            "break" => Kind::Keyword(Keyword::Break),
-            "continue" => Kind::Keyword(Keyword::Continue),
-            "define" => Kind::Keyword(Keyword::Define),
-            "else" => Kind::Keyword(Keyword::Else),
-            "end" => Kind::Keyword(Keyword::End),
-            "if" => Kind::Keyword(Keyword::If),
-            "nil" => Kind::Keyword(Keyword::Nil),
-            "range" => Kind::Keyword(Keyword::Range),
-            "template" => Kind::Keyword(Keyword::Template),
-            "with" => Kind::Keyword(Keyword::With),
+        self.terminated(match &self.text.as_bytes()[start..self.at] {
+            b"true" | b"false" => Kind::Bool,
+            b"block" => Kind::Keyword(Keyword::Block),
+            b"break" => Kind::Keyword(Keyword::Break),
+            b"continue" => Kind::Keyword(Keyword::Continue),
+            b"define" => Kind::Keyword(Keyword::Define),
+            b"else" => Kind::Keyword(Keyword::Else),
+            b"end" => Kind::Keyword(Keyword::End),
+            b"if" => Kind::Keyword(Keyword::If),
+            b"nil" => Kind::Keyword(Keyword::Nil),
+            b"range" => Kind::Keyword(Keyword::Range),
+            b"template" => Kind::Keyword(Keyword::Template),
+            b"with" => Kind::Keyword(Keyword::With),
             _ => Kind::Identifier,
         })
     }
 
     fn skip_alphanumeric(&mut self) {
-        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        self.at += self.rest().bytes().take_while(is_part).count();
-        if self.rest().bytes().next().is_some_and(|byte| !byte.is_ascii()) {
+        let rest = self.bytes();
+        self.at += rest.iter().position(|byte| !IS_OF_NAME[usize::from(*byte)]).unwrap_or(rest.len());
+        if self.bytes().first().is_some_and(|byte| !byte.is_ascii()) {
             self.at = self.text.len() - self.rest().trim_start_matches(is_alphanumeric).len();
         }
     }
@@ -324,9 +357,9 @@ impl<'t> Lexer<'t> {
     }
 
     fn is_terminated(&self) -> bool {
-        match self.rest().as_bytes() {
+        match self.bytes() {
             [] | [b' ' | b'\t' | b'\r' | b'\n' | b'.' | b',' | b'|' | b':' | b')' | b'(', ..] => true,
-            rest => begins(rest, self.right.as_bytes()),
+            rest => begins(rest, self.right),
         }
     }
 
@@ -368,9 +401,9 @@ impl<'t> Lexer<'t> {
 }
 
 /// Whether a delimiter is next. The first byte decides nearly always.
-#[inline]
-fn begins(bytes: &[u8], delimiter: &[u8]) -> bool {
-    bytes.first() == delimiter.first() && bytes.starts_with(delimiter)
+#[inline(always)]
+fn begins(bytes: &[u8], delimiter: &str) -> bool {
+    bytes.first() == delimiter.as_bytes().first() && bytes.starts_with(delimiter.as_bytes())
 }
 
 /// Longest delimiter for which a simple search is used, so that its time stays proportional to the text.
@@ -378,13 +411,13 @@ const SHORT_BYTES: usize = 8;
 
 /// Finds a delimiter. The search of the standard library prepares more than a text between two delimiters takes.
 fn find(text: &str, delimiter: &str) -> Option<usize> {
-    let (text_bytes, wanted) = (text.as_bytes(), delimiter.as_bytes());
-    let (Some(first), true) = (wanted.first(), wanted.len() <= SHORT_BYTES) else {
+    let bytes = text.as_bytes();
+    let (Some(first), true) = (delimiter.as_bytes().first(), delimiter.len() <= SHORT_BYTES) else {
         return text.find(delimiter);
     };
     let mut from = 0;
-    while let Some(at) = text_bytes[from..].iter().position(|byte| byte == first) {
-        if begins(&text_bytes[from + at..], wanted) {
+    while let Some(at) = bytes[from..].iter().position(|byte| byte == first) {
+        if begins(&bytes[from + at..], delimiter) {
             return Some(from + at);
         }
         from += at + 1;
@@ -399,6 +432,17 @@ fn trims_left(after: &str) -> bool {
 pub(crate) fn is_space(char: char) -> bool {
     matches!(char, ' ' | '\t' | '\r' | '\n')
 }
+
+/// For each byte, whether it is a letter, digit or underscore of ASCII.
+const IS_OF_NAME: [bool; 256] = {
+    let mut is_of_name = [false; 256];
+    let mut byte = 0_u8;
+    while byte.is_ascii() {
+        is_of_name[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_';
+        byte += 1;
+    }
+    is_of_name
+};
 
 fn is_alphanumeric(char: char) -> bool {
     char == '_' || char.is_alphabetic() || char.is_numeric()

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    ast::{Branches, Node, Span},
+    ast::{Branch, Branches, Node, Part, Span, Tree},
     error::{Fault, Outcome},
     lex::{self, Keyword, Kind, Token, Tokens},
     number,
@@ -18,8 +18,19 @@ use crate::{
 
 use scope::{Names, Scope};
 
-/// The templates of a text by name. The main one has an empty name.
-pub(crate) type Templates = BTreeMap<Arc<str>, Vec<Node>>;
+/// The templates of a text.
+pub(crate) struct Templates {
+    pub(crate) tree: Tree,
+    /// Their nodes by name. The main one has an empty name.
+    by_name: BTreeMap<Arc<str>, Part>,
+}
+
+impl Templates {
+    /// The nodes of a template.
+    pub(crate) fn get(&self, name: &str) -> Option<Part> {
+        self.by_name.get(name).copied()
+    }
+}
 
 /// Parses a text.
 pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
@@ -28,12 +39,15 @@ pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
         return Err(Fault::limit(message));
     }
     let (left, right) = options.delimiters();
+    let tokens = lex::tokens(text, left, right);
+    let tree = Tree::with_capacity(tokens.len());
     let mut parser = Parser {
         text,
         options,
-        tokens: lex::tokens(text, left, right),
+        tokens,
         at: 0,
-        templates: Templates::new(),
+        open: Tree::default(),
+        templates: Templates { tree, by_name: BTreeMap::new() },
         blank: BTreeSet::new(),
         names: Names::new(),
         scope: Scope::new(),
@@ -51,6 +65,8 @@ struct Parser<'t> {
     tokens: Tokens,
     /// The index of the next token. The last one follows itself.
     at: usize,
+    /// The parts that are not complete.
+    open: Tree,
     templates: Templates,
     /// Names of templates that contain only space.
     blank: BTreeSet<Arc<str>>,
@@ -104,6 +120,13 @@ impl Place {
     }
 }
 
+/// Makes a part of all items from `start` that are not in one yet.
+fn close<T>(open: &mut Vec<T>, start: usize, list: &mut Vec<T>) -> Part {
+    let first = list.len();
+    list.extend(open.drain(start..));
+    Part::new(first, list.len())
+}
+
 fn fault(token: Token, message: impl Into<String>) -> Fault {
     Fault::syntax(message, token.span())
 }
@@ -126,19 +149,9 @@ impl<'t> Parser<'t> {
         self.tokens.get(self.at)
     }
 
-    fn next_after_space(&mut self) -> Token {
-        loop {
-            let token = self.next();
-            if token.kind != Kind::Space {
-                return token;
-            }
-        }
-    }
-
-    fn peek_after_space(&mut self) -> Token {
-        let token = self.next_after_space();
-        self.back();
-        token
+    /// The end of the token that was read last.
+    fn ended(&self) -> usize {
+        self.tokens.get(self.at - 1).end
     }
 
     fn slice(&self, token: Token) -> &'t str {
@@ -161,7 +174,7 @@ impl<'t> Parser<'t> {
     }
 
     fn expect(&mut self, kind: Kind, place: &str) -> Outcome<Token> {
-        let token = self.next_after_space();
+        let token = self.next();
         if token.kind == kind { Ok(token) } else { Err(self.unexpected(token, place)) }
     }
 
@@ -177,7 +190,7 @@ impl<'t> Parser<'t> {
         parsed
     }
 
-    fn root(&mut self) -> Outcome<Vec<Node>> {
+    fn root(&mut self) -> Outcome<Part> {
         let (nodes, ending, token) = self.list(Level::Top)?;
         match ending {
             Ending::Eof => Ok(nodes),
@@ -187,29 +200,35 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses nodes until `end`, `else` or the end of the text. Definitions are allowed at the top only.
-    fn list(&mut self, level: Level) -> Outcome<(Vec<Node>, Ending, Token)> {
-        let mut nodes = Vec::new();
+    fn list(&mut self, level: Level) -> Outcome<(Part, Ending, Token)> {
+        let start = self.open.nodes.len();
+        let (ending, token) = self.nodes(level)?;
+        Ok((close(&mut self.open.nodes, start, &mut self.templates.tree.nodes), ending, token))
+    }
+
+    fn nodes(&mut self, level: Level) -> Outcome<(Ending, Token)> {
         loop {
             let token = self.next();
             if token.kind == Kind::Text {
-                nodes.push(Node::Text(token.span()));
+                self.open.nodes.push(Node::Text(token.span()));
                 continue;
             }
             if token.kind == Kind::End {
-                return Ok((nodes, Ending::Eof, token));
+                return Ok((Ending::Eof, token));
             }
-            let first = self.next_after_space();
+            let first = self.next();
             let Kind::Keyword(keyword) = first.kind else {
                 self.back();
-                nodes.push(Node::Action(self.pipe(Place::Action)?));
+                let pipe = self.pipe(Place::Action)?;
+                self.open.nodes.push(Node::Action(pipe));
                 continue;
             };
             match keyword {
                 Keyword::End => {
                     self.expect(Kind::RightDelimiter, "end")?;
-                    return Ok((nodes, Ending::End, first));
+                    return Ok((Ending::End, first));
                 }
-                Keyword::Else => return Ok((nodes, self.ending_of_else()?, first)),
+                Keyword::Else => return Ok((self.ending_of_else()?, first)),
                 Keyword::Define if level == Level::Top => {
                     self.nested(first, |parser| parser.definition(first))?;
                 }
@@ -221,13 +240,16 @@ impl<'t> Parser<'t> {
                 | Keyword::Nil
                 | Keyword::Range
                 | Keyword::Template
-                | Keyword::With => nodes.push(self.nested(first, |parser| parser.control(keyword, first))?),
+                | Keyword::With => {
+                    let node = self.nested(first, |parser| parser.control(keyword, first))?;
+                    self.open.nodes.push(node);
+                }
             }
         }
     }
 
     fn ending_of_else(&mut self) -> Outcome<Ending> {
-        let next = self.next_after_space();
+        let next = self.next();
         if next.kind == Kind::RightDelimiter {
             Ok(Ending::Else)
         } else if let Kind::Keyword(keyword @ (Keyword::If | Keyword::With)) = next.kind {
@@ -261,13 +283,13 @@ impl<'t> Parser<'t> {
 
     fn branches(&mut self, keyword: Keyword, place: Place) -> Outcome<Branches> {
         let visible = self.scope.len();
-        let mut branches = Vec::new();
+        let start = self.open.branches.len();
         let otherwise = loop {
             let pipe = self.pipe(place)?;
-            let (nodes, ending, token) = self.list(Level::Block)?;
-            branches.push((pipe, nodes));
+            let (body, ending, token) = self.list(Level::Block)?;
+            self.open.branches.push(Branch { pipe, body });
             match ending {
-                Ending::End => break Vec::new(),
+                Ending::End => break Part::default(),
                 Ending::Else => break self.last_list()?,
                 Ending::ElseIf(again) if again == keyword => {}
                 Ending::ElseIf(_) => {
@@ -277,10 +299,11 @@ impl<'t> Parser<'t> {
             }
         };
         self.scope.truncate(visible);
+        let branches = close(&mut self.open.branches, start, &mut self.templates.tree.branches);
         Ok(Branches { branches, otherwise })
     }
 
-    fn last_list(&mut self) -> Outcome<Vec<Node>> {
+    fn last_list(&mut self) -> Outcome<Part> {
         let (nodes, ending, token) = self.list(Level::Block)?;
         match ending {
             Ending::End => Ok(nodes),
@@ -297,7 +320,7 @@ impl<'t> Parser<'t> {
         let (body, ending, token) = self.list(Level::Block)?;
         self.ranges = around;
         let otherwise = match ending {
-            Ending::End => Vec::new(),
+            Ending::End => Part::default(),
             Ending::Else => self.last_list()?,
             Ending::ElseIf(_) => return Err(fault(token, "a different block after else in range")),
             Ending::Eof => return Err(self.unexpected(token, "range")),
@@ -307,9 +330,9 @@ impl<'t> Parser<'t> {
     }
 
     fn call(&mut self) -> Outcome<Node> {
-        let token = self.next_after_space();
+        let token = self.next();
         let name = self.template_name(token, Place::Template)?;
-        let pipe = if self.peek_after_space().kind == Kind::RightDelimiter {
+        let pipe = if self.peek().kind == Kind::RightDelimiter {
             self.next();
             None
         } else {
@@ -319,7 +342,7 @@ impl<'t> Parser<'t> {
     }
 
     fn block(&mut self, token: Token) -> Outcome<Node> {
-        let name_token = self.next_after_space();
+        let name_token = self.next();
         let name = self.template_name(name_token, Place::Block)?;
         let pipe = self.pipe(Place::Block)?;
         let body = self.body(token)?;
@@ -328,7 +351,7 @@ impl<'t> Parser<'t> {
     }
 
     fn definition(&mut self, token: Token) -> Outcome<()> {
-        let name_token = self.next_after_space();
+        let name_token = self.next();
         let name = self.template_name(name_token, Place::Template)?;
         self.expect(Kind::RightDelimiter, "define clause")?;
         let body = self.body(token)?;
@@ -336,7 +359,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Parses the body of another template, which sees no variable but `$`.
-    fn body(&mut self, token: Token) -> Outcome<Vec<Node>> {
+    fn body(&mut self, token: Token) -> Outcome<Part> {
         let scope = std::mem::replace(&mut self.scope, Scope::new());
         let ranges = std::mem::take(&mut self.ranges);
         let (nodes, ending, _) = self.list(Level::Block)?;
@@ -349,9 +372,9 @@ impl<'t> Parser<'t> {
     }
 
     /// Adds a template. An empty one replaces none, and is replaced by any.
-    fn define(&mut self, name: &str, nodes: Vec<Node>, span: Span) -> Outcome<()> {
-        let is_blank = nodes.iter().all(|node| self.is_blank(node));
-        if self.templates.contains_key(name) && !self.blank.contains(name) {
+    fn define(&mut self, name: &str, nodes: Part, span: Span) -> Outcome<()> {
+        let is_blank = nodes.items(&self.templates.tree.nodes).iter().all(|node| self.is_blank(node));
+        if self.templates.by_name.contains_key(name) && !self.blank.contains(name) {
             if is_blank {
                 return Ok(());
             }
@@ -364,7 +387,7 @@ impl<'t> Parser<'t> {
         } else {
             self.blank.remove(&name);
         }
-        self.templates.insert(name, nodes);
+        self.templates.by_name.insert(name, nodes);
         Ok(())
     }
 

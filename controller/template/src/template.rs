@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use crate::{
-    ast::Node,
+    ast::Tree,
     context::Context,
     error::{Error, Fault, FaultDetails, Position},
     eval,
@@ -63,9 +63,9 @@ impl Template {
         }
     }
 
-    /// The trees of all its templates.
-    pub(crate) fn trees(&self) -> impl Iterator<Item = &[Node]> {
-        self.templates.values().map(Vec::as_slice)
+    /// The tree of all its templates.
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.templates.tree
     }
 
     pub(crate) fn options(&self) -> &Options {

@@ -5,7 +5,7 @@
 use std::{borrow::Cow, cmp::Ordering, fmt, hash, ops::Deref, sync::Arc};
 
 /// Longest text that is kept without memory of its own. A [`Text`] is then as large as a shared one would be with its tag.
-const SHORT_MAX: usize = 22;
+const SHORT_MAX: usize = 16;
 
 /// A shared string.
 #[derive(Clone)]
@@ -13,9 +13,18 @@ pub struct Text(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    Short { length: u8, bytes: [u8; SHORT_MAX] },
+    /// A character has unused values, which tell the other kinds of text and value apart. So all of them move as whole words.
+    Short {
+        length: char,
+        bytes: Short,
+    },
     Shared(Arc<[u8]>),
 }
+
+/// Aligned like a pointer.
+#[derive(Clone)]
+#[repr(align(8))]
+struct Short([u8; SHORT_MAX]);
 
 impl Text {
     /// Returns the text for functions that work on characters. Each invalid byte becomes one replacement character.
@@ -37,13 +46,23 @@ fn lossy(bytes: &[u8]) -> String {
     out
 }
 
+/// Splits off the first character. An invalid byte is a replacement character.
+pub(crate) fn split_char(bytes: &[u8]) -> Option<(char, &[u8])> {
+    // Only as much as a character may have: each call looks at no more.
+    let chunk = bytes[..bytes.len().min(4)].utf8_chunks().next()?;
+    match chunk.valid().chars().next() {
+        Some(char) => Some((char, &bytes[char.len_utf8()..])),
+        None => Some((char::REPLACEMENT_CHARACTER, &bytes[1..])),
+    }
+}
+
 impl Deref for Text {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Bytes::Short { length, bytes } => &bytes.0[..*length as usize],
             Bytes::Shared(bytes) => bytes,
         }
     }
@@ -89,7 +108,7 @@ impl From<&[u8]> for Text {
             Ok(length) if text.len() <= SHORT_MAX => {
                 let mut bytes = [0; SHORT_MAX];
                 bytes[..text.len()].copy_from_slice(text);
-                Self(Bytes::Short { length, bytes })
+                Self(Bytes::Short { length: char::from(length), bytes: Short(bytes) })
             }
             _ => Self(Bytes::Shared(text.into())),
         }

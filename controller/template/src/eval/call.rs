@@ -1,7 +1,7 @@
 //! Operands, and calls of functions.
 
 use crate::{
-    ast::{Command, Operand, Term},
+    ast::{Command, Operand, Span, Term},
     error::{Fault, Outcome},
     function::{Body, Function},
     value::Value,
@@ -10,126 +10,168 @@ use crate::{
 use super::State;
 
 impl State<'_, '_> {
-    /// Evaluates a command. `last` is the value of the command before it in the pipeline.
-    pub(super) fn command(&mut self, dot: &Value, command: &Command, last: Option<Value>) -> Outcome<Value> {
+    /// Evaluates a command onto the stack. The value of the command before it in the pipeline, if there is one, is at
+    /// `start`.
+    pub(super) fn command(&mut self, dot: &Value, command: &Command, start: usize) -> Outcome<()> {
         self.context.step()?;
-        let first = &command.first;
-        let arguments = Arguments { operands: &command.arguments, last };
-        if let Some((method, fields)) = first.fields.split_last() {
-            // Only the last name of a chain can be a method with arguments.
-            let receiver = self.term(dot, first)?;
-            let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
-            let start = self.arguments(dot, arguments)?;
-            let found = receiver.field(self.context, method, &self.stack[start..]);
-            self.stack.truncate(start);
-            return found.map(|found| found.value).map_err(|fault| fault.at(first.span));
+        let Some((first, operands)) = command.operands.items(&self.templates.tree.operands).split_first()
+        else {
+            return Ok(());
+        };
+        let has_arguments = !operands.is_empty() || self.stack.len() > start;
+        match &first.term {
+            Term::Function(function) if first.fields.is_empty() => self.call(dot, function, operands, start),
+            Term::Nil => Err(Fault::new("nil is not a command")),
+            Term::Denied(name) => Err(denied(name).at(first.span)),
+            Term::Dot
+            | Term::Bool(_)
+            | Term::Number(_)
+            | Term::Str(_)
+            | Term::Variable(_)
+            | Term::Function(_)
+            | Term::Paren(_) => {
+                if has_arguments {
+                    self.method(dot, first, operands, start)
+                } else {
+                    self.operand(dot, first)
+                }
+            }
         }
-        if let Term::Function(function) = &first.term {
-            return self.call(dot, function, arguments);
-        }
-        if matches!(first.term, Term::Nil) {
-            return Err(Fault::new("nil is not a command"));
-        }
-        let is_denied = matches!(first.term, Term::Denied(_));
-        if !is_denied && (!arguments.operands.is_empty() || arguments.last.is_some()) {
+    }
+
+    /// Evaluates a chain of fields with arguments, which its last name must accept.
+    #[inline(never)]
+    fn method(&mut self, dot: &Value, first: &Operand, operands: &[Operand], start: usize) -> Outcome<()> {
+        let Some((method, fields)) = first.fields.split_last() else {
             return Err(Fault::new("can't give argument to non-function").at(first.span));
-        }
-        self.term(dot, first)
+        };
+        self.term(dot, first)?;
+        let receiver = self.pop();
+        let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
+        self.arguments(dot, operands, start)?;
+        let found = receiver.field(self.context, method, &self.stack[start..]);
+        self.stack.truncate(start);
+        self.stack.push(found.map_err(|fault| fault.at(first.span))?.value);
+        Ok(())
     }
 
-    /// Evaluates an operand without arguments.
-    fn operand(&mut self, dot: &Value, operand: &Operand) -> Outcome<Value> {
-        self.context.step()?;
-        let value = self.term(dot, operand)?;
-        if operand.fields.is_empty() {
-            return Ok(value);
+    /// Evaluates an operand without arguments onto the stack.
+    fn operand(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
+        self.term(dot, operand)?;
+        if !operand.fields.is_empty() {
+            let value = self.pop();
+            let found = self.fields(value, &operand.fields).map_err(|fault| fault.at(operand.span))?;
+            self.stack.push(found.value);
         }
-        self.fields(value, &operand.fields).map(|found| found.value).map_err(|fault| fault.at(operand.span))
+        Ok(())
     }
 
-    fn term(&mut self, dot: &Value, operand: &Operand) -> Outcome<Value> {
-        match &operand.term {
-            Term::Dot => Ok(dot.clone()),
-            Term::Nil => Ok(Value::Nil),
-            Term::Bool(value) => Ok(Value::Bool(*value)),
-            Term::Number(number) if number.is_float => Ok(Value::Float(number.float)),
+    #[inline(always)]
+    fn term(&mut self, dot: &Value, operand: &Operand) -> Outcome<()> {
+        let value = match &operand.term {
+            Term::Dot => dot.clone(),
+            Term::Nil => Value::Nil,
+            Term::Bool(value) => Value::Bool(*value),
+            Term::Number(number) if number.is_float => Value::Float(number.float),
             Term::Number(number) => number
                 .int
                 .map(Value::Int)
-                .ok_or_else(|| Fault::new("the number overflows int").at(operand.span)),
-            Term::Str(text) => Ok(Value::Str(text.clone())),
+                .ok_or_else(|| Fault::new("the number overflows int").at(operand.span))?,
+            Term::Str(text) => Value::Str(text.clone()),
             Term::Variable(variable) => {
                 let found = self.variables.get(*variable).cloned();
-                found.ok_or_else(|| Fault::new("undefined variable").at(operand.span))
+                found.ok_or_else(|| Fault::new("undefined variable").at(operand.span))?
             }
-            Term::Function(function) => self
-                .call(dot, function, Arguments { operands: &[], last: None })
-                .map_err(|fault| fault.at(operand.span)),
-            Term::Denied(name) => Err(denied(name).at(operand.span)),
-            Term::Paren(pipe) => self.nested(|state| state.pipe(dot, pipe)),
-        }
+            Term::Function(function) => return self.call_alone(dot, function, operand.span),
+            Term::Denied(name) => return Err(denied(name).at(operand.span)),
+            Term::Paren(pipe) => return self.nested(|state| state.pipe(dot, pipe)),
+        };
+        self.stack.push(value);
+        Ok(())
     }
 
-    /// Evaluates arguments onto the stack; returns where they begin. The caller removes them. Each call costs an eighth of
-    /// the length of its strings, for functions that read them.
-    fn arguments(&mut self, dot: &Value, arguments: Arguments<'_>) -> Outcome<usize> {
-        let start = self.stack.len();
+    /// Evaluates the arguments of a call onto the stack from `start`, where the last one is if it was piped. Each call
+    /// costs an eighth of the length of its strings, for functions that read them.
+    #[inline(always)]
+    fn arguments(&mut self, dot: &Value, operands: &[Operand], start: usize) -> Outcome<()> {
+        if self.stack.len() > start && !operands.is_empty() {
+            let piped = self.pop();
+            self.operands(dot, operands)?;
+            self.stack.push(piped);
+        } else {
+            self.operands(dot, operands)?;
+        }
         let mut length = 0;
-        for operand in arguments.operands {
-            let value = self.operand(dot, operand)?;
+        for value in &self.stack[start..] {
             length += value.as_text().map_or(0, |text| text.len() / 8);
-            self.stack.push(value);
         }
-        if let Some(last) = arguments.last {
-            length += last.as_text().map_or(0, |text| text.len() / 8);
-            self.stack.push(last);
-        }
-        self.context.charge(length)?;
-        Ok(start)
+        self.context.charge(length)
     }
 
-    fn call(&mut self, dot: &Value, function: &Function, arguments: Arguments<'_>) -> Outcome<Value> {
-        let count = arguments.operands.len() + usize::from(arguments.last.is_some());
+    #[inline]
+    fn operands(&mut self, dot: &Value, operands: &[Operand]) -> Outcome<()> {
+        for operand in operands {
+            self.context.step()?;
+            self.operand(dot, operand)?;
+        }
+        Ok(())
+    }
+
+    /// Calls a function that is an operand.
+    #[inline(never)]
+    fn call_alone(&mut self, dot: &Value, function: &Function, span: Span) -> Outcome<()> {
+        let start = self.stack.len();
+        self.call(dot, function, &[], start).map_err(|fault| fault.at(span))
+    }
+
+    #[inline(always)]
+    fn call(&mut self, dot: &Value, function: &Function, operands: &[Operand], start: usize) -> Outcome<()> {
+        let count = operands.len() + self.stack.len() - start;
         if count < function.least || count > function.most {
-            return Err(Fault::new(wrong_count(function, count)));
+            return Err(wrong_count(function, count));
         }
         match function.body {
-            Body::Call(call) => {
-                let start = self.arguments(dot, arguments)?;
-                let value = call(self.context, &self.stack[start..]);
-                self.stack.truncate(start);
-                value.map_err(|fault| fault.of_call(function.name))
-            }
-            Body::And | Body::Or => self.short_circuit(dot, arguments, function),
-            Body::Execute => {
-                let start = self.arguments(dot, arguments)?;
-                let values = self.stack.split_off(start);
-                self.execute(&values).map_err(|fault| fault.of_call(function.name))
-            }
-            Body::Refused(why) => Err(Fault::refused(format!("{} is not available: {why}", function.name))),
+            Body::And | Body::Or => return self.short_circuit(dot, function, operands, start),
+            Body::Refused(why) => return Err(refused(function, why)),
+            Body::Call(_) | Body::Execute => self.arguments(dot, operands, start)?,
         }
+        let value = match function.body {
+            Body::Call(call) => call(self.context, &self.stack[start..]),
+            Body::And | Body::Or | Body::Refused(_) | Body::Execute => self.execute(start),
+        };
+        self.stack.truncate(start);
+        self.stack.push(value.map_err(|fault| fault.of_call(function.name))?);
+        Ok(())
     }
 
-    /// Returns the first value that decides, a true one for `or`, else the last one.
+    /// Evaluates to the first value that decides, a true one for `or`, else the last one.
     fn short_circuit(
         &mut self,
         dot: &Value,
-        arguments: Arguments<'_>,
         function: &Function,
-    ) -> Outcome<Value> {
+        operands: &[Operand],
+        start: usize,
+    ) -> Outcome<()> {
         let decisive = matches!(function.body, Body::Or);
-        let mut value = Value::Nil;
-        for operand in arguments.operands {
-            value = self.operand(dot, operand)?;
-            if value.is_true() == decisive {
-                return Ok(value);
+        let piped = if self.stack.len() > start { self.stack.pop() } else { None };
+        for operand in operands {
+            self.stack.truncate(start);
+            self.context.step()?;
+            self.operand(dot, operand)?;
+            if self.stack[start].is_true() == decisive {
+                return Ok(());
             }
         }
-        Ok(arguments.last.unwrap_or(value))
+        if let Some(last) = piped {
+            self.stack.truncate(start);
+            self.stack.push(last);
+        }
+        Ok(())
     }
 
-    /// Renders another template of this text to a string.
-    fn execute(&mut self, values: &[Value]) -> Outcome<Value> {
+    /// Renders another template of this text to a string. The arguments begin at `start`.
+    fn execute(&mut self, start: usize) -> Outcome<Value> {
+        let values = &self.stack[start..];
         let name = values
             .first()
             .and_then(Value::as_text)
@@ -145,23 +187,25 @@ impl State<'_, '_> {
     }
 }
 
-/// The arguments of a call, not evaluated yet.
-struct Arguments<'c> {
-    operands: &'c [Operand],
-    last: Option<Value>,
-}
-
+#[cold]
 fn denied(name: &str) -> Fault {
     Fault::refused(format!("{name}: function is disabled by template.function_denylist"))
 }
 
-fn wrong_count(function: &Function, count: usize) -> String {
-    let name = function.name;
-    if function.most == usize::MAX {
-        format!("wrong number of args for {name}: want at least {} got {count}", function.least)
-    } else if function.least == function.most {
-        format!("wrong number of args for {name}: want {} got {count}", function.least)
+#[cold]
+fn refused(function: &Function, why: &str) -> Fault {
+    Fault::refused(format!("{} is not available: {why}", function.name))
+}
+
+#[cold]
+fn wrong_count(function: &Function, count: usize) -> Fault {
+    let Function { name, least, most, .. } = function;
+    let wanted = if *most == usize::MAX {
+        format!("at least {least}")
+    } else if least == most {
+        format!("{least}")
     } else {
-        format!("wrong number of args for {name}: want {} to {} got {count}", function.least, function.most)
-    }
+        format!("{least} to {most}")
+    };
+    Fault::new(format!("wrong number of args for {name}: want {wanted} got {count}"))
 }

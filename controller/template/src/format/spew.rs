@@ -116,17 +116,17 @@ pub(crate) fn print_format(limits: &Limits, format: &[u8], values: &[Value]) -> 
             (Some(value), true) if verb.contains(&b'#') => typed(&mut out, value, (0, TypeLabel::Printed))?,
             (Some(value), true) => {
                 let plain: &[u8] = if verb.contains(&b'+') { b"%+v" } else { b"%v" };
-                out.push(&sprintf(limits, plain, std::slice::from_ref(value))?)?;
+                sprintf(&mut out, plain, std::slice::from_ref(value))?;
             }
             (value, _) => {
-                out.push(&sprintf(limits, verb, value.map(std::slice::from_ref).unwrap_or_default())?)?
+                sprintf(&mut out, verb, value.map(std::slice::from_ref).unwrap_or_default())?;
             }
         }
     }
     out.push(rest)?;
     let extra = values.as_slice();
     if !extra.is_empty() {
-        out.push(&sprintf(limits, b"", extra)?)?;
+        sprintf(&mut out, b"", extra)?;
     }
     Ok(out.bytes)
 }

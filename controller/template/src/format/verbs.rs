@@ -5,7 +5,7 @@ mod scalar;
 use super::{Output, print, quote};
 use crate::{
     error::Outcome,
-    limits::Limits,
+    text::split_char,
     value::{Key, Value},
 };
 
@@ -13,21 +13,19 @@ use crate::{
 const WIDTH_MAX: usize = 1_000_000;
 
 /// Formats values. Wrong verbs and numbers of values show in the result, as in Go.
-pub(crate) fn sprintf(limits: &Limits, format: &[u8], values: &[Value]) -> Outcome<Vec<u8>> {
-    let mut printer =
-        Printer { out: Output::with_capacity(limits, format.len() + 16), values, next: 0, reordered: false };
+pub(crate) fn sprintf(out: &mut Output<'_>, format: &[u8], values: &[Value]) -> Outcome<()> {
+    let mut printer = Printer { out, values, next: 0, reordered: false };
     let mut rest = format;
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
         printer.out.push(&rest[..at])?;
         rest = printer.verb(&rest[at + 1..])?;
     }
     printer.out.push(rest)?;
-    printer.extra()?;
-    Ok(printer.out.bytes)
+    printer.extra()
 }
 
-struct Printer<'v> {
-    out: Output<'v>,
+struct Printer<'v, 'l> {
+    out: &'v mut Output<'l>,
     values: &'v [Value],
     next: usize,
     /// Whether an index was used: then values may be left.
@@ -47,7 +45,7 @@ struct Flags {
     precision: Option<usize>,
 }
 
-impl<'v> Printer<'v> {
+impl Printer<'_, '_> {
     /// Formats one verb; returns what follows it.
     fn verb<'f>(&mut self, mut rest: &'f [u8]) -> Outcome<&'f [u8]> {
         let mut flags = Flags::default();
@@ -211,13 +209,13 @@ impl<'v> Printer<'v> {
             }
             Value::Nil | Value::Bool(_) => false,
             Value::Sequence(..) | Value::Scratch => {
-                print(&mut self.out, value)?;
+                print(self.out, value)?;
                 true
             }
         };
         if !done {
             self.out.push(format!("%!{verb}({}=", value.type_name()).as_bytes())?;
-            print(&mut self.out, value)?;
+            print(self.out, value)?;
             self.out.push(b")")?;
         }
         Ok(())
@@ -249,7 +247,7 @@ impl<'v> Printer<'v> {
                     }
                     match key {
                         Key::Str(text) => self.quoted(text)?,
-                        Key::Bool(_) | Key::Int(_) => print(&mut self.out, &key.value())?,
+                        Key::Bool(_) | Key::Int(_) => print(self.out, &key.value())?,
                     }
                     self.out.push(b":")?;
                     self.go_syntax(item, depth)?;
@@ -273,7 +271,7 @@ impl<'v> Printer<'v> {
             | Value::Int64(_)
             | Value::Float(_)
             | Value::Sequence(..)
-            | Value::Scratch => print(&mut self.out, value),
+            | Value::Scratch => print(self.out, value),
         }
     }
 
@@ -283,7 +281,7 @@ impl<'v> Printer<'v> {
     }
 
     fn padded(&mut self, bytes: &[u8], flags: &Flags) -> Outcome<()> {
-        let missing = flags.width.unwrap_or(0).saturating_sub(length(bytes));
+        let missing = flags.width.map_or(0, |width| width.saturating_sub(length(bytes)));
         if flags.minus {
             self.out.push(bytes)?;
             return self.out.fill(b' ', missing);
@@ -307,7 +305,7 @@ impl<'v> Printer<'v> {
                 self.out.push(value.type_name().as_bytes())?;
                 self.out.push(b"=")?;
             }
-            print(&mut self.out, value)?;
+            print(self.out, value)?;
         }
         self.out.push(b")")
     }
@@ -315,18 +313,9 @@ impl<'v> Printer<'v> {
 
 fn number(bytes: &[u8]) -> (Option<usize>, &[u8]) {
     let length = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
-    let value = (length > 0).then(|| text.parse().unwrap_or(WIDTH_MAX));
-    (value, &bytes[length..])
-}
-
-fn split_char(bytes: &[u8]) -> Option<(char, &[u8])> {
-    // Only as much as a character may have: a format may have many verbs.
-    let chunk = bytes[..bytes.len().min(4)].utf8_chunks().next()?;
-    match chunk.valid().chars().next() {
-        Some(char) => Some((char, &bytes[char.len_utf8()..])),
-        None => Some((char::REPLACEMENT_CHARACTER, &bytes[1..])),
-    }
+    let (digits, rest) = bytes.split_at(length);
+    let add = |value: usize, digit: &u8| value.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+    ((length > 0).then(|| digits.iter().fold(0, add)), rest)
 }
 
 /// Characters, of which an invalid byte is one.

@@ -5,7 +5,7 @@ use crate::{
     compare,
     context::Context,
     error::{Fault, Outcome},
-    format,
+    format::{self, Output},
     function::{Body, Function, Group::Go},
     value::{Key, Value},
 };
@@ -25,15 +25,9 @@ pub(super) static TABLE: &[Function] = &[
     row(Go, "ne", (2, 2), |_, values| compare::equal(&values[0], &values[1]).map(|is| Value::Bool(!is))),
     row(Go, "not", (1, 1), |_, values| Ok(Value::Bool(!values[0].is_true()))),
     Function { name: "or", group: Go, least: 1, most: ANY, body: Body::Or },
-    row(Go, "print", (0, ANY), |context, values| {
-        let bytes = format::sprint(context.limits(), values)?;
-        context.text(bytes)
-    }),
+    row(Go, "print", (0, ANY), |context, values| context.written(|out| format::sprint(out, values))),
     row(Go, "printf", (1, ANY), printf),
-    row(Go, "println", (0, ANY), |context, values| {
-        let bytes = format::sprintln(context.limits(), values)?;
-        context.text(bytes)
-    }),
+    row(Go, "println", (0, ANY), |context, values| context.written(|out| format::sprintln(out, values))),
     row(Go, "slice", (1, ANY), slice),
     row(Go, "urlquery", (0, ANY), |context, values| escaped(context, values, urlquery)),
 ];
@@ -56,8 +50,7 @@ fn less_or_equal(one: &Value, other: &Value) -> Outcome<bool> {
 
 fn printf(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let format = arguments::text(&values[0])?;
-    let bytes = format::sprintf(context.limits(), format, &values[1..])?;
-    context.text(bytes)
+    context.written(|out| format::sprintf(out, format, &values[1..]))
 }
 
 fn len(_: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
@@ -171,9 +164,10 @@ fn escaped(context: &mut Context<'_>, values: &[Value], escape: fn(&[u8]) -> Vec
         .iter()
         .map(|value| if matches!(value, Value::Nil) { "<no value>".into() } else { value.clone() })
         .collect();
-    let bytes = format::sprint(context.limits(), &shown)?;
-    context.charge(bytes.len() * 6)?;
-    context.text(escape(&bytes))
+    let mut out = Output::new(context.limits());
+    format::sprint(&mut out, &shown)?;
+    context.charge(out.bytes.len() * 6)?;
+    context.text(escape(&out.bytes))
 }
 
 fn html(bytes: &[u8]) -> Vec<u8> {

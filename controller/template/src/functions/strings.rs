@@ -21,9 +21,9 @@ pub(super) static TABLE: &[Function] = &[
     }),
     row(Text, "split", (2, 2), |context, values| split(context, &values[0], &values[1])),
     row(Text, "splitToMap", (3, 3), split_to_map),
-    row(Text, "toLower", (1, 1), |context, values| mapped(context, &values[0], lower)),
+    row(Text, "toLower", (1, 1), |context, values| to_lower(context, &values[0])),
     row(Text, "toTitle", (1, 1), |context, values| mapped(context, &values[0], title)),
-    row(Text, "toUpper", (1, 1), |context, values| mapped(context, &values[0], upper)),
+    row(Text, "toUpper", (1, 1), |context, values| to_upper(context, &values[0])),
     row(Text, "trim", (2, 2), |context, values| trim(context, &values[0], &values[1])),
     row(Text, "trimPrefix", (2, 2), |context, values| trim_prefix(context, &values[0], &values[1])),
     row(Text, "trimSpace", (1, 1), |context, values| trim_space(context, &values[0])),
@@ -62,18 +62,29 @@ pub(super) fn trim_space(context: &mut Context<'_>, value: &Value) -> Outcome<Va
 }
 
 /// Letters whose other case is more than one letter stay, as in Go.
-pub(super) fn upper(text: &str) -> String {
-    if text.is_ascii() {
-        return text.to_ascii_uppercase();
-    }
-    text.chars().map(|char| single(char.to_uppercase(), char)).collect()
+pub(super) fn to_upper(context: &mut Context<'_>, value: &Value) -> Outcome<Value> {
+    in_case(context, value, (<[u8]>::make_ascii_uppercase, |char| single(char.to_uppercase(), char)))
 }
 
-pub(super) fn lower(text: &str) -> String {
-    if text.is_ascii() {
-        return text.to_ascii_lowercase();
+pub(super) fn to_lower(context: &mut Context<'_>, value: &Value) -> Outcome<Value> {
+    let lower = |char: char| char.to_lowercase().next().unwrap_or(char);
+    in_case(context, value, (<[u8]>::make_ascii_lowercase, lower))
+}
+
+/// How a text of ASCII changes, and how a character of any other text does.
+type Case = (fn(&mut [u8]), fn(char) -> char);
+
+fn in_case(context: &mut Context<'_>, value: &Value, (ascii, other): Case) -> Outcome<Value> {
+    let text = arguments::text(value)?;
+    if !text.is_ascii() {
+        return mapped(context, value, |text| text.chars().map(other).collect());
     }
-    text.chars().map(|char| char.to_lowercase().next().unwrap_or(char)).collect()
+    context.charge(text.len() * 3)?;
+    context.written(|out| {
+        out.push(text)?;
+        ascii(&mut out.bytes);
+        Ok(())
+    })
 }
 
 fn single(mut mapped: impl Iterator<Item = char>, original: char) -> char {
@@ -146,13 +157,10 @@ fn split(context: &mut Context<'_>, separator: &Value, value: &Value) -> Outcome
         return context.list(Vec::new(), Element::Str);
     }
     context.charge(text.len() * 24)?;
-    if separator.is_empty() {
-        return context.strings(pieces(text, &separator));
-    }
-    let mut chars = separator.chars();
-    match (chars.next(), chars.next()) {
-        // A search for one character needs no preparation.
-        (Some(char), None) => context.strings(text.split(char)),
+    match separator.as_bytes() {
+        [] => context.strings(pieces(text, &separator)),
+        // A search for one byte needs no preparation.
+        [single] => context.strings(text.as_bytes().split(|byte| byte == single)),
         _ => context.strings(text.split(&*separator)),
     }
 }

@@ -9,36 +9,33 @@ use crate::{
     text::Text,
 };
 
-use super::{Parser, Place, fault};
+use super::{Parser, Place, close, fault};
 
 impl<'t> Parser<'t> {
     /// Parses a pipeline and its end: the right delimiter or the right parenthesis.
     pub(super) fn pipe(&mut self, place: Place) -> Outcome<Pipe> {
-        let start = self.peek_after_space().start;
+        let start = self.peek().start;
         let (variables, assigns) = self.declarations(place)?;
         let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
-        // Most have one.
-        let mut commands = Vec::with_capacity(1);
+        let first = self.open.commands.len();
         loop {
-            let token = self.next_after_space();
+            let token = self.next();
+            let stage = self.open.commands.len() - first + 1;
             if token.kind == end {
-                if commands.is_empty() {
+                if stage == 1 {
                     return Err(fault(token, format!("missing value for {}", place.name())));
                 }
-                let span = (offset(start), offset(token.start.max(start)));
-                return Ok(Pipe { span: trimmed(self.text, span), variables, assigns, commands });
+                let span = trimmed(self.text, start, token.start.max(start));
+                let commands = close(&mut self.open.commands, first, &mut self.templates.tree.commands);
+                return Ok(Pipe { span, variables, assigns, commands });
             }
             self.back();
             let command = self.command(place)?;
-            let is_literal = matches!(
-                command.first.term,
-                Term::Bool(_) | Term::Nil | Term::Number(_) | Term::Str(_) | Term::Dot
-            ) && command.first.fields.is_empty();
-            if !commands.is_empty() && is_literal {
-                let stage = commands.len() + 1;
+            let operands = command.operands.items(&self.templates.tree.operands);
+            if stage > 1 && operands.first().is_some_and(Operand::is_literal) {
                 return Err(fault(token, format!("non executable command in pipeline stage {stage}")));
             }
-            commands.push(command);
+            self.open.commands.push(command);
         }
     }
 
@@ -46,7 +43,7 @@ impl<'t> Parser<'t> {
     fn declarations(&mut self, place: Place) -> Outcome<(Vec<VariableId>, bool)> {
         let mut variables = Vec::new();
         loop {
-            let variable = self.peek_after_space();
+            let variable = self.peek();
             if variable.kind != Kind::Variable {
                 return if variables.is_empty() {
                     Ok((variables, false))
@@ -56,7 +53,7 @@ impl<'t> Parser<'t> {
             }
             let start = self.at;
             self.next();
-            let next = self.next_after_space();
+            let next = self.next();
             if matches!(next.kind, Kind::Assign | Kind::Declare) {
                 variables.push(self.declare(variable)?);
                 return Ok((variables, next.kind == Kind::Assign));
@@ -96,36 +93,33 @@ impl<'t> Parser<'t> {
     }
 
     fn command(&mut self, place: Place) -> Outcome<Command> {
-        let start = self.peek_after_space();
-        let (mut first, mut arguments) = (None, Vec::new());
-        let mut end = start.start;
+        let start = offset(self.peek().start);
+        let first = self.open.operands.len();
         loop {
-            self.peek_after_space();
             if let Some(operand) = self.operand()? {
-                end = operand.span.1 as usize;
-                match first {
-                    None => first = Some(operand),
-                    Some(_) => arguments.push(operand),
+                self.open.operands.push(operand);
+                if self.peek().follows_space {
+                    continue;
                 }
             }
             let token = self.next();
-            if token.kind == Kind::Space {
-                continue;
-            }
             if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
                 self.back();
             } else if token.kind != Kind::Pipe {
-                let place = if first.is_none() { place.name() } else { "operand" };
+                let place = if self.open.operands.len() == first { place.name() } else { "operand" };
                 return Err(self.unexpected(token, place));
             }
-            let Some(first) = first else { return Err(fault(token, "empty command")) };
-            let span = (offset(start.start), offset(end));
-            return Ok(Command { span, first, arguments });
+            let Some(last) = self.open.operands[first..].last() else {
+                return Err(fault(token, "empty command"));
+            };
+            let span = (start, last.span.1);
+            let operands = close(&mut self.open.operands, first, &mut self.templates.tree.operands);
+            return Ok(Command { span, operands });
         }
     }
 
     fn operand(&mut self) -> Outcome<Option<Operand>> {
-        let token = self.next_after_space();
+        let token = self.next();
         let mut fields = Vec::new();
         let term = match token.kind {
             Kind::Identifier => self.function(token)?,
@@ -151,7 +145,6 @@ impl<'t> Parser<'t> {
             Kind::Text
             | Kind::LeftDelimiter
             | Kind::RightDelimiter
-            | Kind::Space
             | Kind::Assign
             | Kind::Declare
             | Kind::Pipe
@@ -167,10 +160,10 @@ impl<'t> Parser<'t> {
         };
         let has_fields = !fields.is_empty()
             || matches!(term, Term::Variable(_) | Term::Function(_) | Term::Denied(_) | Term::Paren(_));
-        let mut end = if matches!(term, Term::Paren(_)) { self.peek().start } else { token.end };
+        let mut end = self.ended();
         loop {
             let next = self.peek();
-            if next.kind != Kind::Field {
+            if next.kind != Kind::Field || next.follows_space {
                 break;
             }
             if !has_fields {
@@ -180,8 +173,7 @@ impl<'t> Parser<'t> {
             end = next.end;
             fields.push(Text::from(&self.slice(next)[1..]));
         }
-        let span = trimmed(self.text, (offset(token.start), offset(end)));
-        Ok(Some(Operand { span, term, fields }))
+        Ok(Some(Operand { span: (offset(token.start), offset(end)), term, fields }))
     }
 
     fn function(&self, token: Token) -> Outcome<Term> {
@@ -205,7 +197,7 @@ impl<'t> Parser<'t> {
 }
 
 /// Leaves out space at the end.
-fn trimmed(text: &str, (start, end): Span) -> Span {
-    let length = text[start as usize..end as usize].trim_end().len();
-    (start, start + offset(length))
+fn trimmed(text: &str, start: usize, end: usize) -> Span {
+    let part = text.as_bytes()[start..end].trim_ascii_end();
+    (offset(start), offset(start + part.len()))
 }

@@ -2,23 +2,28 @@
 
 use super::{
     super::{
-        float,
+        Digits, float,
         quote::{Alphabet, quote_character, quote_in},
     },
     Flags, Printer,
 };
 use crate::error::Outcome;
 
-impl Printer<'_> {
+impl Printer<'_, '_> {
     pub(super) fn integer(&mut self, verb: char, flags: &Flags, value: i128) -> Outcome<bool> {
-        let magnitude = value.unsigned_abs();
-        let (prefix, digits) = match verb {
-            'd' | 'v' => ("", magnitude.to_string()),
-            'b' => (if flags.sharp { "0b" } else { "" }, format!("{magnitude:b}")),
-            'o' => (if flags.sharp { "0" } else { "" }, format!("{magnitude:o}")),
-            'O' => ("0o", format!("{magnitude:o}")),
-            'x' => (if flags.sharp { "0x" } else { "" }, format!("{magnitude:x}")),
-            'X' => (if flags.sharp { "0X" } else { "" }, format!("{magnitude:X}")),
+        // All integers have 64 bits.
+        let magnitude = u64::try_from(value.unsigned_abs()).unwrap_or(u64::MAX);
+        let (decimal, other);
+        let (prefix, digits): (&str, &[u8]) = match verb {
+            'd' | 'v' => {
+                decimal = Digits::new(magnitude);
+                ("", &decimal)
+            }
+            'b' | 'o' | 'O' | 'x' | 'X' => {
+                let prefix;
+                (prefix, other) = in_radix(verb, magnitude);
+                (if flags.sharp || verb == 'O' { prefix } else { "" }, other.as_bytes())
+            }
             'c' => {
                 let char = u32::try_from(value).ok().and_then(char::from_u32);
                 let text = char.unwrap_or(char::REPLACEMENT_CHARACTER).to_string();
@@ -41,7 +46,7 @@ impl Printer<'_> {
             (None, Some(width)) if flags.zero => width.saturating_sub(sign.len()),
             (None, _) => 0,
         };
-        let digits = if flags.precision == Some(0) && value == 0 { "" } else { digits.as_str() };
+        let digits = if flags.precision == Some(0) && value == 0 { b"" } else { digits };
         let zeros = least.saturating_sub(digits.len());
         let length = sign.len() + prefix.len() + zeros + digits.len();
         let missing = flags.width.unwrap_or(0).saturating_sub(length);
@@ -49,7 +54,7 @@ impl Printer<'_> {
         self.out.push(sign.as_bytes())?;
         self.out.push(prefix.as_bytes())?;
         self.out.fill(b'0', zeros)?;
-        self.out.push(digits.as_bytes())?;
+        self.out.push(digits)?;
         self.out.fill(b' ', if flags.minus { missing } else { 0 })?;
         Ok(true)
     }
@@ -112,6 +117,17 @@ impl Printer<'_> {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+/// The digits of an integer for a verb other than `%d`, and what is before them.
+fn in_radix(verb: char, magnitude: u64) -> (&'static str, String) {
+    match verb {
+        'b' => ("0b", format!("{magnitude:b}")),
+        'o' => ("0", format!("{magnitude:o}")),
+        'O' => ("0o", format!("{magnitude:o}")),
+        'x' => ("0x", format!("{magnitude:x}")),
+        _ => ("0X", format!("{magnitude:X}")),
     }
 }
 

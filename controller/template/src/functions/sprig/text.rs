@@ -33,7 +33,7 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_kebabcase", (1, 1), |context, values| {
         strings::mapped(context, &values[0], |text| words::joined(text, '-'))
     }),
-    row(Sprig, "sprig_lower", (1, 1), |context, values| strings::mapped(context, &values[0], strings::lower)),
+    row(Sprig, "sprig_lower", (1, 1), |context, values| strings::to_lower(context, &values[0])),
     row(Sprig, "sprig_nindent", (2, 2), |context, values| indent(context, values, "\n")),
     row(Sprig, "sprig_nospace", (1, 1), |context, values| {
         strings::mapped(context, &values[0], |text| {
@@ -75,7 +75,7 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_untitle", (1, 1), |context, values| {
         strings::mapped(context, &values[0], words::untitle)
     }),
-    row(Sprig, "sprig_upper", (1, 1), |context, values| strings::mapped(context, &values[0], strings::upper)),
+    row(Sprig, "sprig_upper", (1, 1), |context, values| strings::to_upper(context, &values[0])),
     row(Sprig, "sprig_wrap", (2, 2), |context, values| wrap(context, values, ("\n", LongWords::Stay))),
     row(Sprig, "sprig_wrapWith", (3, 3), |context, values| {
         let separator = arguments::string(&values[1])?.into_owned();
