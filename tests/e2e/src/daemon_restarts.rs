@@ -30,6 +30,8 @@ const ENDED: i64 = 7;
 const ASKED: i64 = 9;
 /// The code of a killed container.
 const KILLED: i64 = 137;
+/// The reason of an attempt that was to restart while it waited for the daemon.
+const CANCELLED: &str = "it was cancelled before it started";
 
 /// One that runs on, one that ends by itself, and one whose job changes.
 pub const CONTAINERS_MIN: usize = 3;
@@ -212,7 +214,8 @@ impl Life<'_> {
                 let is_unknown = event.to_string().contains("its exit is unknown");
                 let name = if is_unknown { "unknown".to_owned() } else { code.to_string() };
                 *self.outcome.exits.entry(name).or_default() += 1;
-                if !is_unknown && !is_expected(&alloc.job(), code) {
+                let is_cancelled = event.to_string().contains(CANCELLED);
+                if !is_unknown && !is_cancelled && !is_expected(&alloc.job(), code) {
                     self.note(&format!("{} ended with {code}: {event}", alloc.name()));
                 }
             }
@@ -279,12 +282,20 @@ impl Life<'_> {
         // After the files: an attempt may begin meanwhile.
         for alloc in self.allocs() {
             let Some(runs) = runs.get(&alloc.id()) else { continue };
-            let attempts = 1 + alloc.restarts("t");
+            // A first attempt that was lost with its agent is no restart.
+            let attempts = (1 + alloc.restarts("t")).max(self.newest_attempt(&alloc.id()));
             if count(runs) > attempts {
                 let (name, events) = (alloc.name(), &alloc.0["TaskStates"]["t"]["Events"]);
                 self.note(&format!("{name} has run too often in {attempts} attempts:\n{runs}{events:#}"));
             }
         }
+    }
+
+    /// The number of the newest attempt that has a container; 0 if none has.
+    fn newest_attempt(&self, alloc: &str) -> u64 {
+        let found = self.engine.containers(alloc);
+        let names = found.iter().filter_map(|found| found["Labels"]["herdlet.attempt"].as_str());
+        names.filter_map(|name| name.rsplit('.').next()?.parse().ok()).max().unwrap_or(0)
     }
 
     /// What the runs of each allocation have noted, a line each.
