@@ -43,12 +43,12 @@ pub(super) fn judge(log: &str, runs: u64) -> Result<Lines, String> {
         }
         let number: u64 = match line {
             START => 0,
-            line => line.parse().map_err(|_| format!("the line {line:?} after {last:?}"))?,
+            line => line.parse().map_err(|_| format!("the line {line:?} after {}", shown(last)))?,
         };
         // A run whose first line is missing begins at 1.
         let begins = number == 0 || number == 1 && last != Some(0);
         if begins && unmarked > 0 {
-            return Err(format!("lines are missing without a mark before {last:?}"));
+            return Err(format!("lines are missing without a mark before {}", shown(last)));
         }
         begun += u64::from(begins);
         lines.numbers += u64::from(line != START);
@@ -66,11 +66,19 @@ pub(super) fn judge(log: &str, runs: u64) -> Result<Lines, String> {
         last = Some(number);
     }
     if unmarked > 0 {
-        return Err(format!("lines are missing without a mark before {last:?}"));
+        return Err(format!("lines are missing without a mark before {}", shown(last)));
     }
     match begun > runs {
         true => Err(format!("{begun} runs begin, and there were {runs}")),
         false => Ok(lines),
+    }
+}
+
+fn shown(number: Option<u64>) -> String {
+    match number {
+        None => "the first line".to_owned(),
+        Some(0) => START.to_owned(),
+        Some(number) => number.to_string(),
     }
 }
 
