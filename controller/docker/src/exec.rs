@@ -5,7 +5,7 @@
 
 mod terminal;
 
-use std::{fs, io, path::Path, pin::Pin, time::Duration};
+use std::{io, path::Path, pin::Pin, time::Duration};
 
 use bollard::{
     Docker,
@@ -17,13 +17,15 @@ use bollard::{
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use herdlet_api_types::task::ExitResult;
 use herdlet_driver::{DriverError, DriverResult, ExecRequest, ExecSession, TerminalSize};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
 };
 
-use crate::failure::{self, Meaning};
+use crate::{
+    failure::{self, Meaning},
+    processes,
+};
 
 /// How many chunks of output are buffered for a slow reader.
 const PIECES_MAX: usize = 16;
@@ -232,7 +234,8 @@ impl Command {
                 }
                 let pid = inspected.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
                 if let Some(pid) = pid {
-                    return self.kill_process(pid);
+                    let _ = processes::kill(pid, &self.container);
+                    return;
                 }
             }
             tokio::time::sleep(KILL_PAUSE).await;
@@ -241,15 +244,6 @@ impl Command {
             container = self.container,
             "failed to end a command without a session: the engine does not name its process"
         );
-    }
-
-    fn kill_process(&self, pid: i32) {
-        let opened = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let Some(process) = opened else { return };
-        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if cgroup.contains(&self.container) {
-            let _ = pidfd_send_signal(&process, Signal::KILL);
-        }
     }
 }
 

@@ -120,14 +120,6 @@ fn lacks_program(text: &str) -> bool {
     always.iter().any(|part| text.contains(part)) || of_exec() == Some(true)
 }
 
-/// Whether a start found remains of another container of this id, which an engine that was restarted has left at its runtime. They
-/// belong to no other container, so a new one starts.
-pub(crate) fn is_leftover(error: &Error) -> bool {
-    let text = sentence(error);
-    meaning(error) == Meaning::Failed
-        && ["already exists", "id already in use"].iter().any(|part| text.contains(part))
-}
-
 /// Whether an error reports that the disk of the engine is full.
 pub(crate) fn says_full(why: &str) -> bool {
     why.contains("no space left on device")

@@ -12,6 +12,7 @@
 //! | `auth`, `images` | credentials of registries, pulls |
 //! | `engine` | finding an engine, connecting to it, its state |
 //! | `files`, `pins` | files of tasks; mounts of their paths for the engine |
+//! | `processes` | the processes of a container, by their cgroup |
 //! | `pause` | the container through which Docker's containers join the network of their group |
 //! | `names`, `records`, `used` | names and labels of containers; the record of each attempt; images that tasks have used |
 //! | `logs` | copying the engine's log files into the task's |
@@ -38,6 +39,7 @@ mod names;
 mod pause;
 mod pins;
 mod policy;
+mod processes;
 mod pulls;
 mod records;
 mod report;

@@ -98,7 +98,15 @@ impl Shared {
             });
         }
         match runs::seen(&about) {
-            Seen::Created => Ok(Recovered::NotStarted),
+            Seen::Created => {
+                let container = about.id.as_deref().unwrap_or_default();
+                if !record.is_some_and(|record| may_have_run(&engine, record, container)) {
+                    return Ok(Recovered::NotStarted);
+                }
+                self.remove_found(client, &about).await?;
+                self.fence(id)?;
+                Ok(Recovered::Lost { why: "its exit is unknown: its start was interrupted".to_owned() })
+            }
             Seen::Running => {
                 let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
                 let run = self.adopt(id, &engine, &record, &about);
@@ -169,7 +177,7 @@ impl Shared {
         let Ok(engine) = self.engine_of(id, Some(record)) else { return };
         let Ok(client) = engine.reach().await else { return };
         if let Ok(Some(about)) = self.find(&client, id, None).await {
-            let _ = self.remove(&client, about.id.as_deref().unwrap_or_default()).await;
+            let _ = self.remove_found(&client, &about).await;
         }
     }
 
@@ -193,6 +201,23 @@ impl Shared {
             .fence(id)
             .map_err(|error| DriverError::retry(format!("record that {id} is cancelled: {error}")))
     }
+}
+
+/// Whether the program of a container that its engine calls created may have run. Docker that is killed after the program began, and
+/// before it has stored that, knows nothing of the start; it creates the file of the output before. A start that is under way delays
+/// an inspection, so it is none. Podman asks its runtime.
+fn may_have_run(engine: &Engine, record: &Record, container: &str) -> bool {
+    if record.launch == Launch::Unrequested {
+        return false;
+    }
+    let Some(about) = engine.about() else { return true };
+    if !about.is_docker() {
+        return false;
+    }
+    let log = about.log_file(container);
+    let log = Path::new(&log);
+    let is_visible = record.logs.is_some() && log.parent().is_some_and(Path::exists);
+    !is_visible || log.exists()
 }
 
 /// A listed container in the form of an inspected one, as far as it is known.

@@ -20,7 +20,7 @@ use crate::{
     failure::{self, Meaning},
     images,
     logs::{LogCopy, LogJob},
-    names,
+    names, processes,
     records::{Launch, LogTarget, Record, RecordClaim},
     runs::{self, Run, Seen},
 };
@@ -28,8 +28,8 @@ use crate::{
 /// How often a name that is taken by a container of ours is freed.
 const TRIES: u32 = 3;
 
-/// How often a container is created or started again after an error of an engine that is about to end or has just begun. These tries
-/// use no attempt of the task.
+/// How often a container is created again after an error of an engine that is about to end or has just begun. These tries use no
+/// attempt of the task.
 const REPEATS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -179,39 +179,32 @@ impl Shared {
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         self.outdate_lists(wall_now());
         let namespace = request.network.as_ref().map(|network| network.namespace.clone());
-        let mut repeats = Repeats::new();
-        let container = loop {
-            let container = match self.create(client, id, &request, &record.request).await {
-                Ok(Created::New(container)) => container,
-                // An earlier call of this attempt: a container that has ended must not run a second time.
-                Ok(Created::Started(about)) => return Ok(self.adopt(id, engine, record, &about).started()),
-                Err(error) => {
-                    // If the engine has answered, it has not created anything.
-                    if !matches!(error, DriverError::Retry(_)) {
-                        let _ = self.records.remove(id);
-                    }
-                    return Err(error);
+        let container = match self.create(client, id, &request, &record.request).await {
+            Ok(Created::New(container)) => container,
+            // An earlier call of this attempt: a container that has ended must not run a second time.
+            Ok(Created::Started(about)) => return Ok(self.adopt(id, engine, record, &about).started()),
+            Err(error) => {
+                // If the engine has answered, it has not created anything.
+                if !matches!(error, DriverError::Retry(_)) {
+                    let _ = self.records.remove(id);
                 }
-            };
-            self.note_launch(id, record, Launch::Requested)?;
-            match client.start_container(&container, None::<StartContainerOptions>).await {
-                Ok(()) => break container,
-                Err(error) if failure::meaning(&error) == Meaning::Unchanged => break container,
-                Err(error) => {
-                    let failed = failure::start(&format!("start container {}", record.container), &error);
-                    if failure::meaning(&error) != Meaning::Unreachable {
-                        // Without its container, too, it counts as an attempt that has not started.
-                        self.note_launch(id, record, Launch::Unrequested)?;
-                        self.remove(client, &container).await?;
-                        if failure::is_leftover(&error) && repeats.wait().await {
-                            continue;
-                        }
-                        let _ = self.records.remove(id);
-                    }
-                    return Err(failed);
-                }
+                return Err(error);
             }
         };
+        self.note_launch(id, record, Launch::Requested)?;
+        match client.start_container(&container, None::<StartContainerOptions>).await {
+            Ok(()) => {}
+            Err(error) if failure::meaning(&error) == Meaning::Unchanged => {}
+            Err(error) => {
+                let failed = failure::start(&format!("start container {}", record.container), &error);
+                if failure::meaning(&error) != Meaning::Unreachable {
+                    // Its program may run nevertheless, or run on since an earlier start, so it counts as an attempt.
+                    self.remove_forgotten(client, &container).await?;
+                    let _ = self.records.remove(id);
+                }
+                return Err(failed);
+            }
+        }
         let Some(about) = inspect(client, &container).await? else {
             return Err(DriverError::recoverable(format!("start {id}: its container was removed")));
         };
@@ -288,14 +281,14 @@ impl Shared {
                             Seen::Running | Seen::Exited(_) => Created::Started(Box::new(about)),
                         });
                     }
-                    self.remove(client, &container).await?;
+                    self.remove_found(client, &about).await?;
                 }
                 Some(owner) if runs::seen(&about) == Seen::Running => {
                     return Err(DriverError::retry(format!(
                         "{what}: the attempt {owner} with the same name still runs"
                     )));
                 }
-                Some(_) => self.remove(client, &container).await?,
+                Some(_) => self.remove_found(client, &about).await?,
                 None => {
                     return Err(DriverError::recoverable(format!(
                         "{what}: a container of this name exists that is not this agent's; remove it, or the agent that created it"
@@ -352,6 +345,25 @@ impl Shared {
             }
         };
         let _ = run.logs.set(LogCopy::start(job, Box::new(complain)));
+    }
+
+    /// Removes a container that was inspected.
+    pub(super) async fn remove_found(
+        &self,
+        client: &Docker,
+        about: &ContainerInspectResponse,
+    ) -> DriverResult<()> {
+        let container = about.id.as_deref().unwrap_or_default();
+        match runs::seen(about) {
+            Seen::Created => self.remove_forgotten(client, container).await,
+            Seen::Running | Seen::Exited(_) => self.remove(client, container).await,
+        }
+    }
+
+    /// Removes a container that has not started as far as its engine knows, with the processes that it has nevertheless.
+    pub(super) async fn remove_forgotten(&self, client: &Docker, container: &str) -> DriverResult<()> {
+        processes::end(container).await?;
+        self.remove(client, container).await
     }
 
     /// Removes a container with its anonymous volumes, whatever its state.

@@ -16,6 +16,7 @@ use super::{Shared, follow::Notice};
 use crate::{
     engine::Engine,
     failure::{self, Meaning},
+    processes,
     records::RecordClaim,
     runs::{self, Seen},
 };
@@ -77,8 +78,8 @@ impl Shared {
         let container = about.id.clone().unwrap_or_default();
         match runs::seen(&about) {
             Seen::Created => {
+                self.remove_forgotten(client, &container).await?;
                 self.fence(id)?;
-                self.remove(client, &container).await?;
             }
             Seen::Exited(_) => {}
             Seen::Running => {
@@ -100,16 +101,20 @@ impl Shared {
         if let Some(Found { engine, about }) = self.found(id).await? {
             let client = &engine.reach().await.map_err(DriverError::retry)?;
             let container = about.id.clone().unwrap_or_default();
-            if runs::seen(&about) == Seen::Running {
-                match leftover {
-                    Leftover::MainMustBeGone => {
-                        return Err(DriverError::fatal(format!("destroy {id}: it still runs")));
+            match runs::seen(&about) {
+                Seen::Running => {
+                    match leftover {
+                        Leftover::MainMustBeGone => {
+                            return Err(DriverError::fatal(format!("destroy {id}: it still runs")));
+                        }
+                        Leftover::Kill => end(client, &container, "SIGKILL", Duration::ZERO).await?,
                     }
-                    Leftover::Kill => end(client, &container, "SIGKILL", Duration::ZERO).await?,
+                    if let Some(run) = self.runs.get(id) {
+                        self.finish(&run, Notice::Request).await;
+                    }
                 }
-                if let Some(run) = self.runs.get(id) {
-                    self.finish(&run, Notice::Request).await;
-                }
+                Seen::Created => processes::end(&container).await?,
+                Seen::Exited(_) => {}
             }
             if self.policy.remove_containers {
                 self.remove(client, &container).await?;

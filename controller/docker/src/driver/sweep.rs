@@ -82,7 +82,12 @@ impl Shared {
             tracing::warn!(container = name, attempt = %id, "removing a container that belongs to no task");
             self.outdate_lists(wall_now());
             let client = &engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
-            if let Err(error) = self.remove(client, &name).await {
+            let removed = if matches!(container.state, Some(Status::CREATED)) {
+                self.remove_forgotten(client, &name).await
+            } else {
+                self.remove(client, &name).await
+            };
+            if let Err(error) = removed {
                 tracing::warn!(error = error.why(), container = name, "failed to remove a container");
             }
         }

@@ -11,6 +11,7 @@ use herdlet_driver::{
     ExecRequest, FailureClass, Leftover, Recovered, StopRequest, TaskDriver as _, contract::attempt_id,
 };
 
+use super::super::locate::inspect;
 use super::{
     faults::{client, recovery},
     machine::{Link, machines},
@@ -63,6 +64,36 @@ async fn an_attempt_without_a_record_and_a_container_has_not_started() {
         assert_eq!(driver.recover(recovery(1)).await.unwrap(), Recovered::NotStarted);
         driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
         driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
+/// Docker that is killed while it starts a container calls it created: its program ran a second time, or twice at the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_docker_has_forgotten_is_not_repeated() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+        let driver = machine.connected().await;
+        let task = machine.script(attempt_id(1), "sleep 3600");
+        machine.link.send_replace(Link::LosesStart);
+        let error = driver.start(task.clone()).await.unwrap_err();
+        assert_eq!(error.class(), FailureClass::Retry, "{error}");
+        machine.link.send_replace(Link::Works);
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert_eq!(recovered, Recovered::NotStarted, "there is no file for its output yet");
+
+        let engine = driver.shared.current();
+        let client = &engine.reach().await.unwrap();
+        let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
+        let container = inspect(client, &name).await.unwrap().unwrap().id.unwrap();
+        std::fs::write(engine.about().unwrap().log_file(&container), "").unwrap();
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert!(
+            matches!(&recovered, Recovered::Lost { why } if why.contains("its exit is unknown")),
+            "{recovered:?}"
+        );
+        assert!(inspect(client, &name).await.unwrap().is_none());
+        driver.start(task).await.unwrap_err();
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
         assert!(driver.list_attempts().await.unwrap().is_empty());
     }
 }

@@ -40,8 +40,8 @@ pub(super) enum Link {
     LosesCreate,
     /// The first two containers are not created.
     FailsCreate,
-    /// The first two containers do not start, because an earlier one has left something.
-    FailsStart,
+    /// Requests to start a container are lost.
+    LosesStart,
     /// The first inspection of a command fails.
     FailsExit,
     /// The first stream of events begins with one that can't be read, and the first of statistics with a sample without figures.
@@ -305,7 +305,6 @@ async fn forward(
         "{\"memory_stats\": {\"usage\": 8192}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 6}, \"system_cpu_usage\": 20}}\n",
     );
     const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-    const LEFT: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 37\r\n\r\n{\"message\": \"task x: already exists\"}";
     let is_early = failed.load(Ordering::SeqCst) < 2;
     let is_first = failed.load(Ordering::SeqCst) == 0;
     let answer = match *link.borrow() {
@@ -314,7 +313,7 @@ async fn forward(
         Link::Odd if is_first && path.ends_with("/events") => Some(ODD_EVENT),
         Link::Odd if path.ends_with("/stats") => Some(SAMPLES),
         Link::FailsCreate if is_early && path.ends_with("/containers/create") => Some(FAILED),
-        Link::FailsStart if is_early && path.ends_with("/start") => Some(LEFT),
+        Link::LosesStart if path.ends_with("/start") => Some(""),
         Link::FailsInspect if is_inspection => Some(FAILED),
         Link::FailsResize if path.ends_with("/resize") => Some(FAILED),
         Link::LosesResize if path.ends_with("/resize") => Some(DONE),
@@ -324,7 +323,7 @@ async fn forward(
         | Link::FailsCreate
         | Link::FailsExit
         | Link::Odd
-        | Link::FailsStart
+        | Link::LosesStart
         | Link::FailsResize
         | Link::LosesResize
         | Link::Works

@@ -1,6 +1,6 @@
 //! A daemon that is down, hangs or restarts: no running task fails for it, nothing starts twice, exits are the daemon's.
 
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
 use herdlet_e2e::{
     agent::Agent,
@@ -8,6 +8,7 @@ use herdlet_e2e::{
     host, wait,
 };
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::{
     common::job,
@@ -214,6 +215,43 @@ fn an_exit_that_nobody_has_seen_is_called_unknown() {
             alloc.restarts("t") == 1 && alloc.state("t") == "running"
         });
         agent.until_printed(&["describe", "lost"], |text| text.contains("its exit is unknown"));
+        finish(&engine, agent);
+    });
+}
+
+/// Docker that is killed while it starts a container calls it created afterwards. Its program ran on beside the next attempt.
+#[test]
+fn what_docker_has_started_and_forgotten_ends_before_its_task_restarts() {
+    on_own(Kind::Docker, |engine| {
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        let mut agent = engine.agent("");
+        agent.apply_and_wait(&job("forgotten", "service", RESTARTS, &[sleeping("t", "")]));
+        let alloc = agent.alloc("forgotten.g[0]").unwrap().id();
+        for round in 1..=2 {
+            let [container] = engine.containers(&alloc).try_into().unwrap();
+            let id = container["Id"].as_str().unwrap();
+            let pid = pid_of(&engine, id);
+            let log = engine.inspect(id).unwrap()["LogPath"].as_str().unwrap().to_owned();
+            engine.kill();
+            // What is stored until the start has ended.
+            let file = Path::new(&log).with_file_name("config.v2.json");
+            let mut stored: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+            stored["State"]["Running"] = false.into();
+            stored["State"]["Pid"] = 0.into();
+            stored["State"]["StartedAt"] = "0001-01-01T00:00:00Z".into();
+            fs::write(&file, stored.to_string()).unwrap();
+            if round == 2 {
+                agent.crash();
+            }
+            assert!(host::is_alive(pid), "it outlives its daemon");
+            engine.start(&["--live-restore"]);
+            agent.until_alloc("forgotten.g[0]", "was restarted", |alloc| {
+                alloc.restarts("t") == round && alloc.state("t") == "running"
+            });
+            assert!(!host::is_alive(pid), "two containers of the task run");
+            agent.until_printed(&["describe", "forgotten"], |text| text.contains("its exit is unknown"));
+        }
         finish(&engine, agent);
     });
 }
