@@ -50,7 +50,7 @@ mod failure;
 mod permission;
 mod view;
 
-pub use drift::{Unrepaired, is_on_bridge};
+pub use drift::{RuleRepairFailure, is_on_bridge};
 pub use permission::Permission;
 
 /// The networks.

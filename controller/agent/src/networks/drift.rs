@@ -17,7 +17,7 @@ use super::{AllocNetworks, mode_of};
 
 /// The rules of the bridge may still be damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unrepaired;
+pub struct RuleRepairFailure;
 
 impl AllocNetworks {
     /// The networks on the bridge that a change in the machine's namespace may have damaged.
@@ -34,7 +34,7 @@ impl AllocNetworks {
     ///
     /// # Errors
     /// If they could not be inspected or repaired; the cause is logged.
-    pub fn repair_rules(&self) -> Result<Option<String>, Unrepaired> {
+    pub fn repair_rules(&self) -> Result<Option<String>, RuleRepairFailure> {
         let Some(networks) = self.opened() else { return Ok(None) };
         match networks.repair_rules() {
             Ok(repair) => Ok((!repair.is_empty()).then(|| repair.to_string())),
@@ -43,7 +43,7 @@ impl AllocNetworks {
                     error = in_full(&error),
                     "failed to inspect or repair the rules of the bridge"
                 );
-                Err(Unrepaired)
+                Err(RuleRepairFailure)
             }
         }
     }

@@ -19,7 +19,7 @@ use herdlet_network::{
 use herdlet_plan::{action::Outcome, event::Noticed};
 
 use super::holds::Holds;
-use crate::networks::{AllocNetworks, Unrepaired, is_on_bridge};
+use crate::networks::{AllocNetworks, RuleRepairFailure, is_on_bridge};
 
 /// Networks with interfaces of their own are inspected in one of this many periods: it takes about a millisecond of processor time, and
 /// the kernel reports most damage.
@@ -121,13 +121,15 @@ impl NetworksInUse {
                         damage.repaired_rules = repaired;
                         if damage.repaired_rules.is_some() { Finding::Damaged } else { Finding::Sound }
                     }
-                    Err(Unrepaired) => Finding::Unknown,
+                    Err(RuleRepairFailure) => Finding::Unknown,
                 },
                 // What is wrong with another namespace, only the planner knows: tasks may have to follow.
                 Subject::Network(id) if self.moved.remove(&id) => Finding::Damaged,
                 Subject::Network(id) => {
                     let used = self.used.get(&id);
-                    used.map_or(Finding::Sound, |used| Finding::of(&networks.inspect_often(&used.alloc)))
+                    used.map_or(Finding::Sound, |used| {
+                        Finding::from_outcome(&networks.inspect_often(&used.alloc))
+                    })
                 }
             };
             if let (Finding::Damaged, Subject::Network(id)) = (finding, subject) {
@@ -223,7 +225,7 @@ enum Finding {
 }
 
 impl Finding {
-    fn of(seen: &Outcome) -> Self {
+    fn from_outcome(seen: &Outcome) -> Self {
         match seen {
             Outcome::Absent | Outcome::Foreign { .. } => Self::Damaged,
             Outcome::Failed { .. } => Self::Unknown,
