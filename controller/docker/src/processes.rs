@@ -1,7 +1,7 @@
 //! The processes of a container on this machine. They are found by their cgroup, whose name has the container's id.
 //!
-//! In: the id of a container. Out: its processes are killed. An engine ends those of a container that it knows to run. Docker that is
-//! killed while it starts a container forgets the start, and the program runs on.
+//! In: the id of a container. Out: its processes are killed. An engine ends the processes only of containers that it records as
+//! running. Docker that is killed during a start has not recorded it, and the program continues.
 
 use std::{
     fs, io,
@@ -19,7 +19,9 @@ use tokio::time;
 
 /// How long killed processes may take to end.
 const END_MAX: Duration = Duration::from_secs(15);
-const PAUSE: Duration = Duration::from_millis(20);
+/// The waits between two searches grow: each reads a file of every process of the machine.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The length of an id. A shorter text may be part of the names of other cgroups.
 const ID_LEN: usize = 64;
@@ -31,8 +33,7 @@ const PREFIXES: [&str; 4] = ["", "docker-", "libpod-", "libpod-payload-"];
 pub(crate) async fn end(container: &str) -> DriverResult<()> {
     let failed =
         |why: String| DriverError::retry(format!("end the processes of the container {container}: {why}"));
-    let began = Instant::now();
-    let mut is_first = true;
+    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let own = container.to_owned();
         let left = off_thread(move || kill_all(&own)).await.map_err(io::Error::other).flatten();
@@ -40,29 +41,35 @@ pub(crate) async fn end(container: &str) -> DriverResult<()> {
         if left == 0 {
             return Ok(());
         }
-        if is_first {
+        if pause == FIRST_PAUSE {
             tracing::warn!(
                 container,
                 left,
-                "its engine does not know that it runs; its processes are killed"
+                "killing the processes of a container that its engine does not report as running"
             );
-            is_first = false;
         }
         if began.elapsed() > END_MAX {
             return Err(failed(format!("they still run {} s after SIGKILL", END_MAX.as_secs())));
         }
-        time::sleep(PAUSE).await;
+        time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
 /// Returns how many there were.
+///
+/// # Errors
+/// The first one, after all others were killed.
 fn kill_all(container: &str) -> io::Result<usize> {
-    let mut left = 0;
+    let (mut left, mut failed) = (0, None);
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        left += usize::from(kill(pid, container)?);
+        match kill(pid, container) {
+            Ok(may_run) => left += usize::from(may_run),
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(left)
+    failed.map_or(Ok(left), Err)
 }
 
 /// Kills a process if it runs in the cgroup of a container. Returns whether it may still run.
@@ -76,41 +83,46 @@ pub(crate) fn kill(pid: i32, container: &str) -> io::Result<bool> {
     let Some(number) = Pid::from_raw(pid) else { return Ok(false) };
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Ok(process) => process,
-        Err(Errno::SRCH) => return Ok(false),
+        // The second one on kernels that still know the number as that of a group.
+        Err(Errno::SRCH | Errno::INVAL) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     // Its number may have become another process's before it was opened.
     if !runs_in(pid, container)? {
         return Ok(false);
     }
-    let _ = pidfd_send_signal(&process, Signal::KILL);
+    match pidfd_send_signal(&process, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(error) => return Err(error.into()),
+    }
     let stat = u32::try_from(pid).ok().and_then(process_tree::stat);
     Ok(stat.is_some_and(|stat| !stat.is_zombie))
 }
 
 /// Whether a process is in the cgroup of a container, or below it.
+///
+/// # Errors
+/// For lack of descriptors or memory. A user can name a cgroup so that reading fails otherwise, and engines name none so.
 fn runs_in(pid: i32, container: &str) -> io::Result<bool> {
-    match fs::read_to_string(format!("/proc/{pid}/cgroup")) {
+    match fs::read(format!("/proc/{pid}/cgroup")) {
         Ok(cgroups) => Ok(is_of(&cgroups, container)),
-        // It has ended, or its owner is one whose processes the agent must not see.
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
-                || error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>
-        {
-            Ok(false)
-        }
-        Err(error) => Err(error),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Err(error),
+            _ => Ok(false),
+        },
     }
 }
 
 /// Whether these lines of `/proc/PID/cgroup` are about the cgroup of a container, in any hierarchy.
-fn is_of(cgroups: &str, container: &str) -> bool {
-    let is_own = |name: &str| {
-        let name = name.strip_suffix(".scope").unwrap_or(name);
-        name.strip_suffix(container).is_some_and(|prefix| PREFIXES.contains(&prefix))
+fn is_of(cgroups: &[u8], container: &str) -> bool {
+    let is_own = |name: &[u8]| {
+        let name = name.strip_suffix(b".scope").unwrap_or(name);
+        let prefix = name.strip_suffix(container.as_bytes());
+        prefix.is_some_and(|prefix| PREFIXES.iter().any(|known| known.as_bytes() == prefix))
     };
-    let mut paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    container.len() == ID_LEN && paths.any(|path| path.split('/').any(is_own))
+    let mut paths =
+        cgroups.split(|byte| *byte == b'\n').filter_map(|line| line.splitn(3, |byte| *byte == b':').nth(2));
+    container.len() == ID_LEN && paths.any(|path| path.split(|byte| *byte == b'/').any(is_own))
 }
 
 #[cfg(test)]
@@ -133,10 +145,12 @@ mod tests {
             ("0::/\n".to_owned(), false),
             (String::new(), false),
         ] {
-            assert_eq!(is_of(&cgroups, &id), found, "{cgroups}");
+            assert_eq!(is_of(cgroups.as_bytes(), &id), found, "{cgroups}");
         }
+        let strange = [b"1:name=systemd:/user/\xff\n0::/docker/", id.as_bytes(), b"\n"].concat();
+        assert!(is_of(&strange, &id) && !is_of(&strange, &other));
         for part in ["", "a", "docker"] {
-            assert!(!is_of(&format!("0::/docker/{id}\n"), part), "{part:?}");
+            assert!(!is_of(format!("0::/docker/{id}\n").as_bytes(), part), "{part:?}");
         }
     }
 }

@@ -214,7 +214,7 @@ impl Life<'_> {
                 let is_unknown = event.to_string().contains("its exit is unknown");
                 let name = if is_unknown { "unknown".to_owned() } else { code.to_string() };
                 *self.outcome.exits.entry(name).or_default() += 1;
-                let is_cancelled = event.to_string().contains(CANCELLED);
+                let is_cancelled = code == -1 && event.to_string().contains(CANCELLED);
                 if !is_unknown && !is_cancelled && !is_expected(&alloc.job(), code) {
                     self.note(&format!("{} ended with {code}: {event}", alloc.name()));
                 }

@@ -180,7 +180,7 @@ impl Shared {
                 Seen::Running => return State::Running,
                 Seen::Exited(exit) if notice == Notice::List => runs::unseen(exit),
                 Seen::Exited(exit) => exit,
-                Seen::Created => gone(notice.code(), "its container was never started"),
+                Seen::Created => gone(notice.code(), "the engine has no record of its start"),
             },
             Ok(None) => gone(notice.code(), "its container was removed"),
         };

@@ -153,7 +153,7 @@ impl Shared {
                 && self.is_own_pause(&about, alloc)
             {
                 self.outdate_lists(wall_now());
-                self.remove(client, about.id.as_deref().unwrap_or(&name)).await?;
+                self.remove_found(client, &about).await?;
                 self.note_image(&pause::image(), &engine.place);
             }
         }
@@ -200,7 +200,7 @@ impl Shared {
             tracing::warn!(container = id, %alloc, "removing a pause container that belongs to no task");
             let client = &engine.reach().await.map_err(DriverError::retry)?;
             self.outdate_lists(wall_now());
-            self.remove(client, id).await?;
+            self.remove_listed(client, id, container.state).await?;
         }
         Ok(())
     }
@@ -245,14 +245,16 @@ impl Shared {
                         };
                     }
                 },
-                Seen::Created => {
-                    start(client, &name).await?;
-                    continue;
-                }
+                Seen::Created => match start(client, &name).await {
+                    Ok(()) => continue,
+                    // Docker may have started it before, and have no record of that.
+                    Err(error) if !matches!(error, DriverError::Retry(_)) => error.why().clone_into(&mut why),
+                    Err(error) => return Err(error),
+                },
                 Seen::Exited(exit) => why = refusal(exit.code, &engine.place.to_string()),
             }
             self.outdate_lists(wall_now());
-            self.remove(client, about.id.as_deref().unwrap_or(&name)).await?;
+            self.remove_found(client, &about).await?;
         }
         Err(DriverError::recoverable(format!("join the network of the group with container {name}: {why}")))
     }

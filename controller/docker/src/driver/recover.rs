@@ -69,7 +69,7 @@ impl Shared {
             return Ok(Recovered::Running(run.started()));
         }
         let is_away = record.is_none() && engine.about().is_none() && !engine.socket().exists();
-        // If there is a container after all, the start finds it.
+        // An attempt that was starting starts again, and finds the container if there is one.
         if is_away {
             return Ok(Recovered::NotStarted);
         }
@@ -100,10 +100,11 @@ impl Shared {
         match runs::seen(&about) {
             Seen::Created => {
                 let container = about.id.as_deref().unwrap_or_default();
-                if !record.is_some_and(|record| may_have_run(&engine, record, container)) {
+                let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
+                if !may_have_run(&engine, &record, container) {
                     return Ok(Recovered::NotStarted);
                 }
-                self.remove_found(client, &about).await?;
+                self.remove_forgotten(client, container).await?;
                 self.fence(id)?;
                 Ok(Recovered::Lost { why: "its exit is unknown: its start was interrupted".to_owned() })
             }
@@ -204,8 +205,8 @@ impl Shared {
 }
 
 /// Whether the program of a container that its engine calls created may have run. Docker that is killed after the program began, and
-/// before it has stored that, knows nothing of the start; it creates the file of the output before. A start that is under way delays
-/// an inspection, so it is none. Podman asks its runtime.
+/// before it has stored that, has no record of the start; it creates the file of the output before. Docker answers an inspection only
+/// after a start that is in progress, so there is none. Podman asks its runtime.
 fn may_have_run(engine: &Engine, record: &Record, container: &str) -> bool {
     if record.launch == Launch::Unrequested {
         return false;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bollard::{
     Docker,
-    models::{ContainerCreateBody, ContainerInspectResponse},
+    models::{ContainerCreateBody, ContainerInspectResponse, ContainerSummaryStateEnum},
     query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions},
 };
 use herdlet_base::clock::wall_now;
@@ -200,7 +200,8 @@ impl Shared {
                 if failure::meaning(&error) != Meaning::Unreachable {
                     // Its program may run nevertheless, or run on since an earlier start, so it counts as an attempt.
                     self.remove_forgotten(client, &container).await?;
-                    let _ = self.records.remove(id);
+                    // Without a record an agent that is killed now would start the attempt again.
+                    self.fence(id)?;
                 }
                 return Err(failed);
             }
@@ -357,6 +358,19 @@ impl Shared {
         match runs::seen(about) {
             Seen::Created => self.remove_forgotten(client, container).await,
             Seen::Running | Seen::Exited(_) => self.remove(client, container).await,
+        }
+    }
+
+    /// Removes a container that was listed.
+    pub(super) async fn remove_listed(
+        &self,
+        client: &Docker,
+        container: &str,
+        state: Option<ContainerSummaryStateEnum>,
+    ) -> DriverResult<()> {
+        match state {
+            Some(ContainerSummaryStateEnum::CREATED) => self.remove_forgotten(client, container).await,
+            _ => self.remove(client, container).await,
         }
     }
 

@@ -82,12 +82,7 @@ impl Shared {
             tracing::warn!(container = name, attempt = %id, "removing a container that belongs to no task");
             self.outdate_lists(wall_now());
             let client = &engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
-            let removed = if matches!(container.state, Some(Status::CREATED)) {
-                self.remove_forgotten(client, &name).await
-            } else {
-                self.remove(client, &name).await
-            };
-            if let Err(error) = removed {
+            if let Err(error) = self.remove_listed(client, &name, container.state).await {
                 tracing::warn!(error = error.why(), container = name, "failed to remove a container");
             }
         }
