@@ -111,8 +111,9 @@ impl CsiPlugins {
     /// All that run, by their ids. Of one id, those that were not ready since the agent's start are first, and the one that was
     /// ready last is last.
     pub fn views(&self) -> Vec<CsiPluginView> {
-        let registered = self.registry.list();
+        // In this order: an attempt that is registered meanwhile is not shown with the description of the one before.
         let supervised = self.lock();
+        let registered = self.registry.list();
         let view = |(key, known): (&TaskKey, &Supervision)| {
             let owner = owner(key);
             let place = registered.iter().position(|(_, instance)| instance.owner == owner);

@@ -73,7 +73,7 @@ async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -
     loop {
         for change in watch.changed().await? {
             let parts = if change.point() == paths.csi() {
-                plugins::running(model)
+                plugins::mounting(model)
             } else {
                 part_at(change.point(), paths, model).into_iter().collect()
             };

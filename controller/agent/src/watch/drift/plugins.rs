@@ -1,16 +1,15 @@
-//! The directories of running tasks that are CSI plugins.
+//! The directories of tasks that are CSI plugins.
 
 use std::{path::PathBuf, sync::Arc};
 
-use herdlet_api_types::{AllocId, job::CsiPlugin, view::AllocView};
+use herdlet_api_types::{AllocId, alloc::Desired, job::CsiPlugin, task::TaskPhase, view::AllocView};
 use herdlet_base::paths::Paths;
 use herdlet_csi::{
-    description::PluginType,
+    description::{PluginType, Service},
     directories::{Directories, Owner},
 };
 use herdlet_plan::op::{Part, TaskIndex, TaskPart};
 
-use super::is_running;
 use crate::{
     csi_plugins::{TaskKey, owner, plugin_type},
     publish::ReadModel,
@@ -44,13 +43,18 @@ impl PluginTask {
     }
 }
 
-/// The directories of all running tasks that are CSI plugins.
-pub(super) fn running(model: &ReadModel) -> Vec<(AllocId, Part)> {
+/// The directories of all tasks whose plugin mounts volumes. A stopped allocation needs them no longer.
+pub(super) fn mounting(model: &ReadModel) -> Vec<(AllocId, Part)> {
+    let mounts = |plugin: &Option<CsiPlugin>| {
+        plugin.as_ref().is_some_and(|plugin| plugin_type(plugin.kind).has(Service::Node))
+    };
     let of_alloc = |view: Arc<AllocView>| {
         let wanted = view.spec.group().map(|group| &*group.tasks).unwrap_or_default();
         let tasks = (0..).zip(wanted.iter().zip(&view.tasks));
-        let running = tasks.filter(|(_, (wanted, task))| wanted.csi_plugin.is_some() && is_running(task));
-        running.map(|(index, _)| (view.spec.id, Part::Task(index, TaskPart::CsiPlugin))).collect::<Vec<_>>()
+        let used =
+            tasks.filter(|(_, (wanted, task))| mounts(&wanted.csi_plugin) && task.phase != TaskPhase::Dead);
+        used.map(|(index, _)| (view.spec.id, Part::Task(index, TaskPart::CsiPlugin))).collect::<Vec<_>>()
     };
-    model.allocs().into_iter().flat_map(of_alloc).collect()
+    let running = model.allocs().into_iter().filter(|view| view.spec.desired == Desired::Run);
+    running.flat_map(of_alloc).collect()
 }
