@@ -34,7 +34,7 @@ pub(crate) struct Context<'r> {
     steps: u64,
     /// Bytes of values that are left.
     value_bytes: u64,
-    /// Memory for texts in the making.
+    /// The buffer of [`Self::written`], kept for its capacity.
     buffer: Vec<u8>,
     /// All maps, to empty them at the end.
     maps: Vec<Rc<Map>>,

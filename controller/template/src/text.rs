@@ -13,7 +13,7 @@ pub struct Text(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    /// A character has unused values, which tell the other kinds of text and value apart. So all of them move as whole words.
+    /// A character has unused values, by which the other kinds of text and value are distinguished. So all of them move as whole words.
     Short {
         length: char,
         bytes: Short,

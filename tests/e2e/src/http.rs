@@ -51,7 +51,7 @@ pub fn get(peer: &Peer, path: &str) -> Option<Answer> {
     request(peer, "GET", path, &[], "")
 }
 
-/// Sends a GET request to a port of 127.0.0.1, and gives up soon: for tests that poll a task until it answers.
+/// Sends a GET request with a short timeout to a port of 127.0.0.1: for tests that poll a task until it answers.
 pub fn poll_task(port: u16, path: &str) -> Option<Answer> {
     let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), TRY_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(TRY_TIMEOUT)).ok()?;

@@ -376,7 +376,8 @@ fn parse_line(line: &[u8], base: &Path) -> Option<Mount> {
     }
     let mut options = fields.next()?.split(|byte| *byte == b',');
     let tags = fields.by_ref().take_while(|field| *field != b"-");
-    let is_shared = tags.fold(false, |is_shared, tag| is_shared || tag.starts_with(b"shared:"));
+    // All of them are read.
+    let is_shared = tags.filter(|tag| tag.starts_with(b"shared:")).count() > 0;
     Some(Mount {
         id: number(id)?,
         parent: number(parent)?,
