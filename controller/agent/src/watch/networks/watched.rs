@@ -229,7 +229,15 @@ impl Finding {
         match seen {
             Outcome::Absent | Outcome::Foreign { .. } => Self::Damaged,
             Outcome::Failed { .. } => Self::Unknown,
-            _ => Self::Sound,
+            Outcome::Done(_)
+            | Outcome::Present(_)
+            | Outcome::Started(_)
+            | Outcome::Recovered(_)
+            | Outcome::Lost { .. }
+            | Outcome::Pending { .. }
+            | Outcome::Outdated { .. }
+            | Outcome::Checking(_)
+            | Outcome::Overdue => Self::Sound,
         }
     }
 }
