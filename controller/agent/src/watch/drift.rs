@@ -27,7 +27,7 @@ use herdlet_api_types::{
 use herdlet_base::{
     acl::Acl,
     directory::{Interests, Subscription, identity},
-    mounts::table::MountWatch,
+    mounts::table::{MountChange, MountWatch},
     paths::{self, Paths},
 };
 use herdlet_plan::{
@@ -72,10 +72,12 @@ async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -
     let mut watch = MountWatch::open(&paths.state)?;
     loop {
         for change in watch.changed().await? {
-            let parts = if change.point() == paths.csi() {
-                plugins::mounting(model)
-            } else {
-                part_at(change.point(), paths, model).into_iter().collect()
+            let parts = match &change {
+                // A mount there is the agent's own.
+                MountChange::Unmounted(point) if *point == paths.csi() => plugins::mounting(model),
+                MountChange::Unmounted(point) | MountChange::Mounted(point) => {
+                    part_at(point, paths, model).into_iter().collect()
+                }
             };
             if parts.is_empty() {
                 watch.forget(change.point());
