@@ -130,6 +130,11 @@ impl ContainerDirs {
         Ok(changes)
     }
 
+    /// Whether the files about a container's network are written: the directory of its changes is made after them.
+    pub(super) fn has_network_files(&self, id: &AttemptId) -> bool {
+        self.path(id).join(CHANGES).exists()
+    }
+
     /// A file about a container's network, by the attempt's name.
     pub(super) fn file(&self, attempt: &str, name: &str) -> PathBuf {
         self.dir.join(attempt).join(name)

@@ -76,7 +76,7 @@ impl BuiltinState {
         let may_join = |id: &AttemptId| id.alloc == alloc || self.policy.may_join_network(name);
         let found = self.dirs.list().map_err(failed)?;
         let of = found.iter().rev().find(|id| has_name(id) && may_join(id));
-        let of = of.ok_or_else(|| not_joined(name, alloc))?;
+        let of = of.filter(|id| self.dirs.has_network_files(id)).ok_or_else(|| not_joined(name, alloc))?;
         let record = self.recorded(of)?.ok_or_else(|| not_joined(name, alloc))?;
         Ok(NetworkPlan::Joined { attempt: of.name(), namespace: self.namespace_of(of, &record.network) })
     }
