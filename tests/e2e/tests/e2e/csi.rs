@@ -150,7 +150,7 @@ fn mounts_of_a_plugin_in_its_own_root_appear_on_the_machine() {
     if !is_root() {
         return;
     }
-    let config = "drivers: {exec: {allow_caps: [all]}}\n";
+    let config = "drivers: {exec: {allow_caps: [all], denied_users: []}}\n";
     let mut agent = Agent::start_with(Setup::default().config(config.to_owned()));
     let first =
         "echo $CSI_ENDPOINT > /run/csi/seen; mkdir /volumes/later; mount -t tmpfs later /volumes/later";
