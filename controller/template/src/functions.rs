@@ -18,9 +18,7 @@ pub(crate) mod time;
 mod toml;
 mod yaml;
 
-use std::{collections::HashMap, sync::LazyLock};
-
-use foldhash::fast::RandomState;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use crate::function::{Body, Call, Function, Group};
 
@@ -42,7 +40,7 @@ pub fn all() -> impl Iterator<Item = &'static Function> {
 }
 
 /// All functions by name.
-static BY_NAME: LazyLock<HashMap<&'static str, &'static Function, RandomState>> =
+static BY_NAME: LazyLock<BTreeMap<&'static str, &'static Function>> =
     LazyLock::new(|| all().map(|function| (function.name, function)).collect());
 
 /// Returns the function with a name.

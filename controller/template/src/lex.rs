@@ -186,26 +186,28 @@ impl<'t> Lexer<'t> {
         };
         self.at += 2 + length + 2;
         match self.right_delimiter() {
-            Some(trims) => self.leave(trims),
+            Some(delimiter) => self.leave(delimiter),
             None => return Err(self.fault(start, "comment ends before closing delimiter")),
         }
         Ok(())
     }
 
-    /// Whether a right delimiter is next, and whether it trims the space after it.
+    /// Which right delimiter is next.
     #[inline]
-    fn right_delimiter(&self) -> Option<bool> {
+    fn right_delimiter(&self) -> Option<RightDelimiter> {
         match self.bytes() {
-            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, self.right) => Some(true),
-            rest => begins(rest, self.right).then_some(false),
+            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, self.right) => {
+                Some(RightDelimiter::Trimming)
+            }
+            rest => begins(rest, self.right).then_some(RightDelimiter::Plain),
         }
     }
 
     /// Passes the right delimiter.
-    fn leave(&mut self, trims: bool) {
-        self.at += if trims { 2 } else { 0 } + self.right.len();
+    fn leave(&mut self, delimiter: RightDelimiter) {
+        self.at += delimiter.mark_len() + self.right.len();
         self.is_inside = false;
-        if trims {
+        if delimiter == RightDelimiter::Trimming {
             self.at += self.rest().len() - self.rest().trim_start_matches(is_space).len();
         }
     }
@@ -213,8 +215,8 @@ impl<'t> Lexer<'t> {
     fn next_inside(&mut self) -> Outcome<Token> {
         let mut follows_space = false;
         loop {
-            if let Some(trims) = self.right_delimiter() {
-                return self.end_of_action(trims).map(|token| Token { follows_space, ..token });
+            if let Some(delimiter) = self.right_delimiter() {
+                return self.end_of_action(delimiter).map(|token| Token { follows_space, ..token });
             }
             if !matches!(self.bytes().first(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
                 break;
@@ -227,13 +229,13 @@ impl<'t> Lexer<'t> {
         Ok(Token { follows_space, ..self.token(kind, start) })
     }
 
-    fn end_of_action(&mut self, trims: bool) -> Outcome<Token> {
+    fn end_of_action(&mut self, delimiter: RightDelimiter) -> Outcome<Token> {
         let start = self.at;
         if self.parens > 0 {
             return Err(self.fault(start, "unclosed left paren"));
         }
-        let end = start + if trims { 2 } else { 0 } + self.right.len();
-        self.leave(trims);
+        let end = start + delimiter.mark_len() + self.right.len();
+        self.leave(delimiter);
         Ok(Token { end, ..self.token(Kind::RightDelimiter, start) })
     }
 
@@ -423,6 +425,24 @@ fn find(text: &str, delimiter: &str) -> Option<usize> {
         from += at + 1;
     }
     None
+}
+
+/// A right delimiter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RightDelimiter {
+    Plain,
+    /// With a mark before it, it trims the space after it.
+    Trimming,
+}
+
+impl RightDelimiter {
+    /// The length of the mark.
+    fn mark_len(self) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::Trimming => 2,
+        }
+    }
 }
 
 fn trims_left(after: &str) -> bool {
