@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct PluginState {
     /// The attempt.
     pub attempt: u32,
-    /// The last report said so.
+    /// Whether the last report was that it is healthy.
     pub is_healthy: bool,
     /// It was healthy once: volumes may be in use.
     pub was_ready: bool,
