@@ -19,11 +19,16 @@ fn overdue() -> PluginHealth {
     PluginHealth::Overdue { why: String::from("no response") }
 }
 
+/// An allocation whose only task runs in its first attempt.
+fn running_plugin(spec: &Arc<Allocation>) -> Bench<'_> {
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    Bench::new(spec, known(vec![running()], Stage::WaitAlloc, parts))
+}
+
 /// The task's events and whether a restart is due, after these reports about attempt 1, which runs.
 fn after(reports: &[PluginHealth]) -> (Vec<&'static str>, bool) {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
-    let mut life =
-        Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    let mut life = running_plugin(&spec);
     let before = life.state.durable.tasks[0].events.iter().count();
     for report in reports {
         life.write(|writer| writer.plugin_reported("main", 1, report.clone()));
@@ -55,8 +60,7 @@ fn only_a_plugin_that_was_never_ready_restarts() {
 #[test]
 fn a_plugin_that_was_ready_is_remembered_beyond_its_events() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
-    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
-    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    let mut life = running_plugin(&spec);
     life.write(|writer| writer.plugin_reported("main", 1, healthy()));
     for _ in 0..EVENTS_MAX {
         let (kind, time) = (TaskEventKind::Signaling, UnixNanos(1));
@@ -75,8 +79,7 @@ fn a_plugin_that_was_ready_is_remembered_beyond_its_events() {
 #[test]
 fn the_next_attempt_must_be_ready_again() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
-    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
-    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    let mut life = running_plugin(&spec);
     life.write(|writer| writer.plugin_reported("main", 1, healthy()));
     let task = &mut life.state.durable.tasks[0];
     task.attempt = 2;
@@ -89,8 +92,7 @@ fn the_next_attempt_must_be_ready_again() {
 #[test]
 fn a_report_about_another_attempt_changes_nothing() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
-    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
-    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    let mut life = running_plugin(&spec);
     let before = life.state.durable.tasks.clone();
     for attempt in [0, 2] {
         life.write(|writer| writer.plugin_reported("main", attempt, overdue()));
