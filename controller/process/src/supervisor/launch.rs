@@ -18,11 +18,13 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use zeroize::Zeroize;
 
-/// How often a start is retried while the program file is busy.
-const BUSY_TRIES: usize = 500;
+/// How long a start is retried while the program file is busy. Another process holds it until it has loaded its program, which takes
+/// long on a machine whose disk is overloaded.
+const BUSY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// One attempt to start.
 pub struct Launch<'a> {
@@ -238,11 +240,13 @@ fn start(what: &Supervisor<'_>) -> Result<Child, LaunchError> {
     let text = CString::new(title).unwrap_or_default();
     let arguments = [c"herdlet-shim", verb, text.as_c_str()];
     let what = Spawn { program, places, arguments: &arguments, fds, cgroup };
-    let mut tries = 0..BUSY_TRIES;
+    let began = Instant::now();
     loop {
         match spawn(&what) {
             Ok((pid, pidfd)) => return Ok(Child { pid, pidfd: SharedFd::new(pidfd) }),
-            Err(problem) if problem.kind() == io::ErrorKind::ExecutableFileBusy && tries.next().is_some() => {
+            Err(problem)
+                if problem.kind() == io::ErrorKind::ExecutableFileBusy && began.elapsed() < BUSY_TIME_MAX =>
+            {
                 wait_for_others();
             }
             Err(source) => return Err(LaunchError::Spawn { name: title.to_owned(), source }),
@@ -257,7 +261,7 @@ fn start(what: &Supervisor<'_>) -> Result<Child, LaunchError> {
     reason = "this function blocks anyway, and only right after an installation"
 )]
 fn wait_for_others() {
-    std::thread::sleep(std::time::Duration::from_millis(2));
+    std::thread::sleep(Duration::from_millis(2));
 }
 
 fn log_names(logs: &Logs) -> Option<(String, String)> {
