@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
+    sync::Arc,
 };
 
 use foldhash::quality::RandomState;
@@ -13,7 +14,7 @@ use crate::{
     format::Output,
     limits::Limits,
     options::Options,
-    query::{Answer, Query},
+    query::{Answer, Query, Variable},
     source::Source,
     text::Text,
     value::{Element, Key, List, Map, Struct, Value},
@@ -36,7 +37,7 @@ pub(crate) struct Context<'r> {
     value_bytes: u64,
     /// The buffer of [`Self::written`], kept for its capacity.
     buffer: Vec<u8>,
-    /// All maps, to empty them at the end.
+    /// All maps that may contain maps, to empty them at the end.
     maps: Vec<Rc<Map>>,
     /// The values of `scratch`.
     scratch: Option<Rc<Map>>,
@@ -158,16 +159,21 @@ impl<'r> Context<'r> {
         self.list(texts, Element::Str)
     }
 
+    /// Makes a map, and keeps it until the end of the render.
     pub(crate) fn map(&mut self, entries: BTreeMap<Key, Value>, element: Element) -> Outcome<Value> {
-        self.keep(Map::new(entries, element))
-    }
-
-    /// Keeps a new map until the end of the render.
-    pub(crate) fn keep(&mut self, map: Map) -> Outcome<Value> {
-        self.charge((map.len() + 1) * 3 * VALUE_BYTES)?;
-        let map = Rc::new(map);
+        let map = self.new_map(Map::new(entries, element))?;
         self.maps.push(Rc::clone(&map));
         Ok(Value::Map(map))
+    }
+
+    /// Makes the map of the items of a variable. It contains no other map, so it is kept only once it is changed.
+    pub(crate) fn items(&mut self, entries: BTreeMap<Key, Value>, variable: Arc<Variable>) -> Outcome<Value> {
+        Ok(Value::Map(self.new_map(Map::of_variable(entries, variable))?))
+    }
+
+    fn new_map(&mut self, map: Map) -> Outcome<Rc<Map>> {
+        self.charge((map.len() + 1) * 3 * VALUE_BYTES)?;
+        Ok(Rc::new(map))
     }
 
     /// Makes a struct. Its fields are scalars and lists of strings.
@@ -177,8 +183,11 @@ impl<'r> Context<'r> {
     }
 
     /// Adds an entry to a map.
-    pub(crate) fn insert(&mut self, map: &Map, key: Key, value: Value) -> Outcome<()> {
+    pub(crate) fn insert(&mut self, map: &Rc<Map>, key: Key, value: Value) -> Outcome<()> {
         self.charge(3 * VALUE_BYTES)?;
+        if map.variable.is_some() {
+            self.maps.push(Rc::clone(map));
+        }
         map.insert(key, value);
         Ok(())
     }
@@ -257,5 +266,30 @@ impl<'r> Context<'r> {
 
     pub(crate) fn unix_time(&self) -> Option<i64> {
         self.source.unix_time()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Fixed;
+
+    /// Whether a map that contains itself lives on after its render.
+    fn outlives(make: impl FnOnce(&mut Context<'_>) -> Outcome<Value>) -> bool {
+        let (options, source) = (Options::default(), Fixed::default());
+        let mut context = Context::new(&options, &source);
+        let Ok(Value::Map(map)) = make(&mut context) else { panic!("no map") };
+        assert!(context.insert(&map, Key::Int(1), Value::Map(Rc::clone(&map))).is_ok());
+        let weak = Rc::downgrade(&map);
+        drop(map);
+        assert!(weak.upgrade().is_some(), "it contains itself");
+        context.finish();
+        weak.upgrade().is_some()
+    }
+
+    #[test]
+    fn no_cycle_outlives_its_render() {
+        assert!(!outlives(|context| context.map(BTreeMap::new(), Element::Any)));
+        assert!(!outlives(|context| context.items(BTreeMap::new(), Arc::default())));
     }
 }

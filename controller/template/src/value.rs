@@ -1,7 +1,7 @@
 //! Values while rendering, with the distinctions of Go that a template can observe.
 //!
 //! Values are shared within one render. Maps can change (`set`, `scratch`); [`crate::context::Context`] creates them, keeps
-//! each until the end and then empties it, so that neither a cycle nor a deep value outlives a render.
+//! each that may contain maps until the end and then empties it, so that neither a cycle nor a deep value outlives a render.
 
 use std::{
     cell::{OnceCell, Ref, RefCell},

@@ -1,6 +1,6 @@
 //! Functions of consul-template on lists and maps.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, rc::Rc};
 
 use super::{ANY, arguments, row};
 use crate::{
@@ -298,7 +298,7 @@ fn merge_maps(context: &mut Context<'_>, values: &[Value], overwrite: Overwrite)
 /// Merges a map into another, and maps within both.
 pub(super) fn merge(
     context: &mut Context<'_>,
-    (target, source): (&Map, &Map),
+    (target, source): (&Rc<Map>, &Map),
     overwrite: Overwrite,
     depth: usize,
 ) -> Outcome<()> {

@@ -10,7 +10,7 @@ use crate::{
     moment::Moment,
     query::{Answer, Choice, Query, VariableMeta},
     text::Text,
-    value::{Element, Key, Map, Struct, Value, item},
+    value::{Element, Key, Struct, Value, item},
 };
 
 pub(super) static TABLE: &[Function] = &[
@@ -72,7 +72,7 @@ fn variable(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
             let key = Text::from(key.as_str());
             entries.insert(Key::Str(key.clone()), item(key, value));
         }
-        return context.keep(Map::of_variable(entries, variable));
+        return context.items(entries, variable);
     }
     if !answer.is_nothing() {
         return Err(context.unfitting(asked));
