@@ -256,6 +256,7 @@ impl TaskTurn<'_> {
         checks::end(pass, self.part(TaskPart::Checks))
     }
 
+    /// Whether all volumes that the task mounts have a path.
     fn volumes_ready(self, pass: &Pass<'_>) -> bool {
         self.task.volume_mounts.iter().all(|mount| {
             pass.group

@@ -1,7 +1,13 @@
 //! Volumes: what mounts them, how they are created and removed.
 
 use super::*;
-use crate::{action::MountSource, context::VolumeEntry, shared::volume::VolumeIntent, state::PartState};
+use crate::{
+    action::MountSource,
+    context::VolumeEntry,
+    shared::volume::VolumeIntent,
+    state::{PartState, Parts, Run},
+    time::BootId,
+};
 
 /// While a volume is missing, a task keeps its mounts of it.
 #[test]
@@ -22,6 +28,31 @@ fn mounts_are_left_alone_until_their_volume_is_there() {
     bench.plan();
     assert_eq!(bench.turn.actions.len(), 1);
     assert_eq!(bench.turn.actions[0].verb, Verb::Inspect);
+}
+
+/// The agent was killed after it had begun an attempt. When it came back, the volume was not ready at once: the task was started
+/// without it.
+#[test]
+fn attempt_that_has_not_begun_waits_for_its_volume() {
+    let mut bench = Bench::new();
+    bench.apply(mounting(), vec![data(false)]);
+    bench.settle();
+    let alloc = bench.id();
+    let not_begun = |entry: &mut AllocEntry| {
+        entry.state.durable.tasks[0].run = Run::Starting { attempt: 1, boot: BootId(1) };
+        entry.state.parts = Parts::absent();
+    };
+    not_begun(bench.world.allocs.get_mut(alloc).expect("the allocation"));
+    bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Absent;
+    bench.dirty.insert(Key::Alloc(alloc));
+    let issued: Vec<_> = bench.settle().into_iter().map(|action| action.op.target).collect();
+    assert!(!issued.contains(&Target::Alloc(alloc, Part::Task(0, TaskPart::Mounts))), "{issued:?}");
+    assert!(!issued.contains(&Target::Alloc(alloc, Part::Task(0, TaskPart::Process))), "{issued:?}");
+    bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Up;
+    bench.dirty.insert(Key::Alloc(alloc));
+    let mounts: Vec<_> = bench.settle().into_iter().flat_map(|action| action.mounts).collect();
+    // Of the preparation and of the start.
+    assert_eq!(mounts.len(), 2, "{mounts:?}");
 }
 
 /// A group claimed a volume that no task mounts. It ran without it, on a machine that was not meant for it.

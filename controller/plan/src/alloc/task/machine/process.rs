@@ -18,6 +18,8 @@ impl TaskTurn<'_> {
         let part = self.part(TaskPart::Process);
         if let Some(waiting) = self.lacks_driver(pass) {
             pass.wait(waiting);
+        } else if !self.volumes_ready(pass) {
+            // Without its path, a volume is not among the mounts. The step of volumes reports the wait.
         } else if pass.inputs(part).has_arrived() {
             pass.operate(part, Doing::Up, Verb::Start { attempt });
         } else {
