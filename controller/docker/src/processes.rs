@@ -127,7 +127,76 @@ fn is_of(cgroups: &[u8], container: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        path::PathBuf,
+        process::{Child, Command},
+    };
+
     use super::*;
+
+    /// A cgroup with the name that an engine gives to that of a container.
+    struct Cgroup(PathBuf);
+
+    impl Cgroup {
+        /// Makes it in the first hierarchy that allows it; otherwise reports that the test is skipped.
+        fn of(container: &str) -> Option<Self> {
+            let hierarchies = ["", "unified", "pids", "systemd", "freezer"];
+            let made = hierarchies.into_iter().find_map(|hierarchy| {
+                let path =
+                    PathBuf::from("/sys/fs/cgroup").join(hierarchy).join(format!("docker-{container}.scope"));
+                fs::create_dir(&path).ok()?;
+                let own = Self(path);
+                // The place of the hierarchies is no cgroup itself.
+                own.0.join("cgroup.procs").exists().then_some(own)
+            });
+            if made.is_none() {
+                herdlet_base::test_env::leave_out("a directory of cgroups that can be changed");
+            }
+            made
+        }
+
+        fn sleeper(&self) -> Child {
+            let procs = self.0.join("cgroup.procs");
+            let script = format!("echo $$ > {} && exec sleep 1000", procs.display());
+            let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+            let pid = child.id().to_string();
+            let is_inside = || fs::read_to_string(&procs).unwrap().lines().any(|line| line == pid);
+            while !is_inside() {
+                assert!(child.try_wait().unwrap().is_none(), "it failed to enter its cgroup");
+                std::thread::yield_now();
+            }
+            child
+        }
+    }
+
+    impl Drop for Cgroup {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir(&self.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn all_processes_of_a_container_are_killed_and_no_others() {
+        let (id, other) = (random_id(), random_id());
+        let (Some(own), Some(foreign)) = (Cgroup::of(&id), Cgroup::of(&other)) else { return };
+        let (first, second, mut stranger) = (own.sleeper(), own.sleeper(), foreign.sleeper());
+        // A killed process stays until its parent has fetched its end.
+        let parents = [first, second].map(|mut child| std::thread::spawn(move || child.wait().unwrap()));
+        end(&id).await.unwrap();
+        for parent in parents {
+            let status = parent.join().unwrap();
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        }
+        assert!(stranger.try_wait().unwrap().is_none(), "a process of another container was killed");
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        end(&id).await.unwrap();
+    }
+
+    fn random_id() -> String {
+        let half = || uuid::Uuid::new_v4().simple().to_string();
+        half() + &half()
+    }
 
     #[test]
     fn processes_are_found_by_the_id_in_the_name_of_their_cgroup() {
