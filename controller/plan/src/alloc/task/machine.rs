@@ -23,7 +23,7 @@ use crate::{
     },
     op::{Part, TaskIndex, TaskPart},
     parts::{
-        BeforeStart, Inside, PartSet, Progress,
+        BeforeStart, Inside, Need, PartSet, Progress,
         set::{AFTER_PROCESS, BEFORE_START, KEPT},
     },
     pass::Pass,
@@ -264,6 +264,12 @@ impl TaskTurn<'_> {
                 .get(&mount.volume)
                 .is_none_or(|request| pass.ctx.volume_path(&volume_name(pass.spec, request)).is_some())
         })
+    }
+
+    /// Whether the volumes of the task are mounted, as far as it has any.
+    fn is_mounted(self, pass: &Pass<'_>) -> bool {
+        let mounts = self.part(TaskPart::Mounts);
+        pass.spec.need(mounts) == Need::Unneeded || *pass.state.parts.get(mounts) == PartState::Up
     }
 
     fn part(self, part: TaskPart) -> Part {

@@ -20,7 +20,7 @@ impl TaskTurn<'_> {
             pass.wait(waiting);
         } else if !self.volumes_ready(pass) {
             // Without its path, a volume is not among the mounts. The step of volumes reports the wait.
-        } else if pass.inputs(part).has_arrived() {
+        } else if pass.inputs(part).has_arrived() && self.is_mounted(pass) {
             pass.operate(part, Doing::Up, Verb::Start { attempt });
         } else {
             self.parts_up(pass);
