@@ -37,7 +37,10 @@ use super::{
     Attempts, AttemptsError, DriverNumber, lock,
     proc_dir::{PATH_LEN_MAX, ProcDir, is_closed_dir, read_closed, without_mark},
 };
-use crate::supervisor::{PidFd, Process, ProcessError, Record, RecordsError};
+use crate::{
+    process_tree,
+    supervisor::{PidFd, Process, ProcessError, Record, RecordsError},
+};
 
 /// A deleted record that its supervisor still writes to.
 #[derive(Debug)]
@@ -53,6 +56,16 @@ pub(super) enum Seen {
     Gone,
     /// It exists, or was changed.
     There,
+}
+
+/// Reports a supervisor whose attempt belongs to another one. If nothing runs below it, it has come too late and ends by
+/// itself once it reads the record: on a busy machine, an earlier agent may have spawned it and been replaced before that.
+fn leave_alone(name: &str, pid: u32) {
+    if process_tree::below(pid, |pid, _| Some(pid)).is_empty() {
+        tracing::info!(pid, name, "a supervisor has come too late for its attempt; it ends by itself");
+    } else {
+        tracing::error!(pid, name, "the record names another living supervisor: this one is left alone");
+    }
 }
 
 impl Attempts {
@@ -136,11 +149,7 @@ impl Attempts {
                 continue;
             };
             if self.is_of_another(&name, process)? {
-                tracing::error!(
-                    pid,
-                    name,
-                    "the record names another living supervisor: this one is left alone"
-                );
+                leave_alone(&name, pid);
                 continue;
             }
             lock(&self.shims).insert(name.clone(), process);
