@@ -42,7 +42,8 @@ fn rendered_files_and_variables_are_in_the_container(engine: Engine<'_>) {
     log(&["oneoneone one 1234:5678:440 /local input"]);
     put(&agent, "nomad/jobs/files", &["greeting=two"]);
     log(&["oneoneone one 1234:5678:440 /local input", "twotwotwo two 1234:5678:440 /local input"]);
-    assert_eq!(running_of(&engine, &agent).len(), 1);
+    // The engine records a container as running only after its program has begun.
+    wait::until_true("one container runs", || running_of(&engine, &agent).len() == 1);
     finish(&engine, agent);
 }
 
