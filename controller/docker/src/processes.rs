@@ -139,7 +139,7 @@ mod tests {
 
     impl Cgroup {
         /// Makes it in the first hierarchy that allows it; otherwise reports that the test is skipped.
-        fn of(container: &str) -> Option<Self> {
+        fn create(container: &str) -> Option<Self> {
             let hierarchies = ["", "unified", "pids", "systemd", "freezer"];
             let made = hierarchies.into_iter().find_map(|hierarchy| {
                 let path =
@@ -178,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn all_processes_of_a_container_are_killed_and_no_others() {
         let (id, other) = (random_id(), random_id());
-        let (Some(own), Some(foreign)) = (Cgroup::of(&id), Cgroup::of(&other)) else { return };
+        let (Some(own), Some(foreign)) = (Cgroup::create(&id), Cgroup::create(&other)) else { return };
         let (first, second, mut stranger) = (own.sleeper(), own.sleeper(), foreign.sleeper());
         // A killed process stays until its parent has fetched its end.
         let parents = [first, second].map(|mut child| std::thread::spawn(move || child.wait().unwrap()));
