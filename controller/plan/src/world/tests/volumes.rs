@@ -45,11 +45,13 @@ fn attempt_that_has_not_begun_waits_for_its_volume() {
     not_begun(bench.world.allocs.get_mut(alloc).expect("the allocation"));
     bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Absent;
     bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
     let issued: Vec<_> = bench.settle().into_iter().map(|action| action.op.target).collect();
     assert!(!issued.contains(&Target::Alloc(alloc, Part::Task(0, TaskPart::Mounts))), "{issued:?}");
     assert!(!issued.contains(&Target::Alloc(alloc, Part::Task(0, TaskPart::Process))), "{issued:?}");
     bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Up;
     bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
     let issued: Vec<_> = bench.settle().into_iter().filter(|action| !action.mounts.is_empty()).collect();
     let parts: Vec<_> = issued.iter().map(|action| action.op.target.clone()).collect();
     let expected =
