@@ -155,6 +155,7 @@ pub fn service(name: &str) -> Service {
         weights: Weights::default(),
         task: None,
         identity: None,
+        consul: None,
         publish: None,
         checks: Vec::new(),
     }
@@ -227,6 +228,7 @@ pub fn registration(id: &str, alloc: AllocId) -> Registration {
         tagged_addresses: BTreeMap::new(),
         weights: Weights::default(),
         checks: Vec::new(),
+        consul: None,
         publish: None,
         alloc,
         task: None,

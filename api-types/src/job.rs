@@ -4,7 +4,12 @@
 //! job specification; plurals are lists. Units: durations in nanoseconds ([`Duration`]), cpu in MHz, memory and disk in
 //! MiB.
 
-use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +161,12 @@ impl Job {
     /// Whether any of its services is registered in this catalogue.
     pub fn has_services_in(&self, provider: Provider) -> bool {
         self.groups.iter().flat_map(Group::all_services).any(|(_, service)| service.provider == provider)
+    }
+
+    /// The names of the Consuls that have its services.
+    pub fn consul_clusters(&self) -> BTreeSet<&str> {
+        let services = self.groups.iter().flat_map(Group::all_services);
+        services.filter_map(|(_, service)| service.consul_cluster()).collect()
     }
 
     /// Whether each dispatch creates a child.
@@ -353,6 +364,12 @@ impl Group {
     /// The machine's ports that lead to its healthy instances.
     pub fn published_ports(&self) -> impl Iterator<Item = &Publish> {
         self.all_services().filter_map(|(_, service)| service.publish.as_ref())
+    }
+
+    /// The block `consul` of the group that names the namespace or partition of its services, if one does.
+    pub fn consul_scope(&self) -> Option<&ConsulAccess> {
+        let mut blocks = self.services.iter().filter_map(|service| service.consul.as_ref());
+        blocks.find(|access| access.namespace.is_some() || access.partition.is_some())
     }
 
     /// Services of the group and of all tasks, each with its task.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, Duration, JobKey, UnixNanos,
-    job::{CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Thresholds, Weights},
+    job::{CheckKind, CheckRestart, ConsulAccess, InitialStatus, OnUpdate, Provider, Thresholds, Weights},
 };
 
 /// A resolved service instance: names interpolated, address and port known.
@@ -38,6 +38,9 @@ pub struct Registration {
     pub weights: Weights,
     /// Checks.
     pub checks: Vec<RegisteredCheck>,
+    /// The Consul that has it, and the namespace there; absent for the Consul `default` and the namespace of the agent's config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consul: Option<ConsulAccess>,
     /// How the machine's port that leads to healthy instances reaches this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish: Option<Publication>,

@@ -1,29 +1,48 @@
-//! The Consul agent that the config and the environment name.
+//! The Consul agents that the config and the environment name.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use herdlet_agent::consul::ConsulSettings;
+use herdlet_api_types::job::ConsulAccess;
 use herdlet_base::http_client::CredentialFiles;
-use herdlet_config::Config;
+use herdlet_config::{Config, consul::ConsulCluster};
 use herdlet_services::catalog::{ConsulConfig, Verification};
 
-/// The connection to Consul. Consul's own environment variables apply to what the config does not
-/// set.
+/// The connections to all Consuls, and how tasks and services log in.
 ///
 /// # Errors
-/// When the token can't be read, or the address is invalid.
-pub(crate) fn resolve(config: &Config) -> anyhow::Result<ConsulConfig> {
-    let token = match (&config.consul.token_file, &config.consul.token) {
+/// When a token can't be read, or an address is invalid.
+pub(crate) fn resolve(config: &Config) -> anyhow::Result<ConsulSettings> {
+    let settings = |(name, consul): (String, ConsulCluster)| {
+        let resolved = resolve_one(&name, &consul).with_context(|| format!("use the Consul `{name}`"))?;
+        Ok((name, (resolved, consul.logins())))
+    };
+    config.consul.all().into_iter().map(settings).collect()
+}
+
+/// The connection to the Consul `default`.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) fn resolve_default(config: &Config) -> anyhow::Result<ConsulConfig> {
+    resolve_one(ConsulAccess::DEFAULT_CLUSTER, &config.consul.default_cluster())
+}
+
+/// Consul's own environment variables apply to what the config does not set for the Consul `default`.
+fn resolve_one(name: &str, consul: &ConsulCluster) -> anyhow::Result<ConsulConfig> {
+    let token = match (&consul.token_file, &consul.token) {
         (Some(path), _) => Some(herdlet_config::read_token(path)?.to_string()),
         (None, token) => token.as_ref().map(|token| token.reveal().to_owned()),
     };
-    let variable = |name: &str| std::env::var(name).ok();
-    let resolved = ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?;
-    let (files, verification) = tls(&config.consul, variable);
+    let is_default = name == ConsulAccess::DEFAULT_CLUSTER;
+    let variable = |name: &str| std::env::var(name).ok().filter(|_| is_default);
+    let resolved = ConsulConfig::resolve(consul.address.as_deref(), token, variable)?;
+    let (files, verification) = tls(consul, variable);
     let credentials = files.read().map_err(anyhow::Error::msg).context("use the certificates for Consul")?;
-    let namespace = config.consul.namespace.clone().or_else(|| set(variable, "CONSUL_NAMESPACE"));
+    let namespace = consul.namespace.clone().or_else(|| set(variable, "CONSUL_NAMESPACE"));
     Ok(resolved
-        .with_service_tokens(config.consul.service_tokens_dir.clone())
+        .with_service_tokens(consul.service_tokens_dir.clone())
         .with_credentials(credentials, verification)
         .with_namespace(namespace.unwrap_or_default()))
 }
@@ -33,10 +52,7 @@ fn set(variable: impl Fn(&str) -> Option<String>, name: &str) -> Option<String> 
 }
 
 /// The files of certificates, and whether Consul's certificate is verified.
-fn tls(
-    consul: &herdlet_config::Consul,
-    variable: impl Fn(&str) -> Option<String>,
-) -> (CredentialFiles, Verification) {
+fn tls(consul: &ConsulCluster, variable: impl Fn(&str) -> Option<String>) -> (CredentialFiles, Verification) {
     let path =
         |own: &Option<PathBuf>, name: &str| own.clone().or_else(|| set(&variable, name).map(PathBuf::from));
     let files = CredentialFiles {
@@ -66,11 +82,11 @@ mod tests {
             "CONSUL_HTTP_SSL_VERIFY" => Some("false".to_owned()),
             _ => None,
         };
-        let (files, verification) = tls(&herdlet_config::Consul::default(), variable);
+        let (files, verification) = tls(&ConsulCluster::default(), variable);
         assert_eq!(files.ca_file, Some("/env/ca.pem".into()));
         assert_eq!(files.certificate, Some(("/env/cert.pem".into(), "/env/key.pem".into())));
         assert_eq!(verification, Verification::Skipped);
-        let own = herdlet_config::Consul {
+        let own = ConsulCluster {
             ca_file: Some("/own/ca.pem".into()),
             verify_ssl: Some(true),
             ..Default::default()

@@ -41,7 +41,7 @@ use serde::Serialize;
 
 use machine::{cgroups, clock, container, inotify, isolation, kernel, mounts, ports};
 pub(crate) use machine::{open_files, unpacking};
-use peers::{consul, listener};
+use peers::{consuls, listener};
 use storage::{access_lists, disk, host_volume, manifests};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -119,7 +119,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(secrets::secrets(config));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));
-    findings.extend(consul(config).await);
+    findings.extend(consuls(config).await);
     findings.extend(cluster::cluster(config).await);
     findings.extend(engines::engines(config, instance.as_ref().map(|instance| &*instance.0)).await);
     findings

@@ -157,7 +157,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     for warning in jobs.iter().flat_map(|job| one_machine::warnings(job, Ipv4Addr::LOCALHOST.into())) {
         herdlet_base::stderr_line!("warning: {warning}");
     }
-    if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
+    for warning in Catalogs::lacking(&agent.context.services.catalogs.consuls, &jobs).await {
         herdlet_base::stderr_line!("warning: {warning}");
     }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
@@ -288,7 +288,7 @@ async fn start_agent(
         node,
         settings,
         volumes: Vec::new(),
-        consul: agent::consul_from_env()?,
+        consuls: agent::consul_from_env()?,
         start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users,
         artifacts: Limits::default(),
@@ -297,7 +297,6 @@ async fn start_agent(
         templates: herdlet_config::template::Template::default(),
         network: herdlet_config::network::Network::default(),
         issuer: Default::default(),
-        consul_logins: Default::default(),
         vault: Default::default(),
         notes: Arc::new(|_| {}),
     })

@@ -98,9 +98,9 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
     let listeners = open_listeners(&config).await?;
-    let consul = consul_config::resolve(&config)?;
+    let consuls = consul_config::resolve(&config)?;
     // Its locks are held until the end.
-    let Prepared { alone: _alone, member, instance, state, variables, facts } = prepare(&config, &consul)?;
+    let Prepared { alone: _alone, member, instance, state, variables, facts } = prepare(&config, &consuls)?;
     let cores = match &member {
         Some(_) => OfferedCores::OfServers,
         None => config.offered_cores(offered_cores(&instance.isolation)),
@@ -114,7 +114,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         node: facts.node.clone(),
         settings,
         volumes: config.volumes(),
-        consul,
+        consuls,
         start_pressure_limit: config.start_pressure_limit,
         task_dir_users: config.task_dir_users.clone(),
         artifacts: config.artifact,
@@ -123,7 +123,6 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         templates: config.template.clone(),
         network: config.network.clone(),
         issuer: config.issuer.clone(),
-        consul_logins: config.consul.logins(),
         vault: config.vault.clone(),
         notes: telemetry.sink(),
     })
@@ -164,7 +163,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         state: config.state_dir.clone(),
         folders: problems,
         tls: listeners.tls.clone(),
-        consul: Arc::clone(&agent.context.services.catalogs.consul),
+        consuls: Arc::clone(&agent.context.services.catalogs.consuls),
         model: Arc::clone(&agent.model),
         variables: Arc::clone(&variables),
         joined: Arc::clone(&joined),
@@ -189,7 +188,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
         // With all drivers: tasks of a disabled driver continue, and the driver itself reports what it can't start.
-        let rules = drivers::rules(&agent.context.drivers, Named::All, &config.template.function_denylist);
+        let rules = drivers::rules(&agent.context.drivers, Named::All, &config);
         let now = member.join(&config, &mut agent, rules, &shared).await.context("join the cluster")?;
         let router = herdlet_node::http::router(Arc::clone(&now.api));
         let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
@@ -247,7 +246,7 @@ fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
 /// All folders; none has been read yet.
 fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
-    let rules = drivers::rules(&agent.context.drivers, Named::Offered, &config.template.function_denylist);
+    let rules = drivers::rules(&agent.context.drivers, Named::Offered, config);
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
         FolderSource::new(dir.clone(), state, rules.clone(), agent.inbox.clone(), owners)
@@ -281,7 +280,7 @@ fn shared(
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
         host: herdlet_api::alloc_ops::host::HostSampler::default(),
-        manifests: drivers::rules(&agent.context.drivers, Named::Offered, &config.template.function_denylist),
+        manifests: drivers::rules(&agent.context.drivers, Named::Offered, config),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         published: {
@@ -292,7 +291,7 @@ fn shared(
             let plugins = Arc::clone(&agent.context.csi_plugins);
             Box::new(move || plugins.views())
         },
-        consul: Arc::clone(&agent.context.services.catalogs.consul),
+        consuls: Arc::clone(&agent.context.services.catalogs.consuls),
         variables,
         template_users: {
             let renderer = Arc::clone(&agent.context.renderer);

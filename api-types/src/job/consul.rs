@@ -1,13 +1,13 @@
-//! `consul` of a task: the Consul from which its templates read, and whose token it gets.
+//! `consul` of a task or a service: the Consul from which templates read, whose token the task gets, and that has the service.
 
 use std_alloc::{borrow::ToOwned, format, string::String};
 
 use serde::{Deserialize, Serialize};
 
 /// A `consul` block. It has no token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConsulAccess {
-    /// The agent's name for the Consul: only [`ConsulAccess::DEFAULT_CLUSTER`] so far.
+    /// The agent's name for the Consul: [`ConsulAccess::DEFAULT_CLUSTER`], or another one of its config.
     pub cluster: String,
     /// The namespace of Consul Enterprise; the agent's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

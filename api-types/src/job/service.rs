@@ -4,7 +4,7 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use super::Identity;
+use super::{ConsulAccess, Identity};
 use crate::Duration;
 
 /// A service to register in a catalogue.
@@ -47,6 +47,9 @@ pub struct Service {
     /// The identity that the service logs in with at Consul.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+    /// The Consul that has it, and the namespace there; absent for the Consul `default` and the namespace of the agent's config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consul: Option<ConsulAccess>,
     /// The port of the machine that leads to its healthy instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish: Option<Publish>,
@@ -66,6 +69,7 @@ impl Service {
             address,
             address_mode,
             task,
+            consul,
             checks,
             tags: _,
             canary_tags: _,
@@ -79,7 +83,17 @@ impl Service {
         } = self;
         let way = (name, provider, port, address, address_mode);
         way == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode)
-            && (task, checks) == (&other.task, &other.checks)
+            && (task, consul, checks) == (&other.task, &other.consul, &other.checks)
+    }
+
+    /// The name of the Consul that has it; `None` for the built-in catalogue.
+    pub fn consul_cluster(&self) -> Option<&str> {
+        match self.provider {
+            Provider::Nomad => None,
+            Provider::Consul => {
+                Some(self.consul.as_ref().map_or(ConsulAccess::DEFAULT_CLUSTER, |access| &access.cluster))
+            }
+        }
     }
 
     /// Whether canaries register it differently.

@@ -1,4 +1,4 @@
-//! `consul` of a task: as people write it, and its conversion to and from the canonical form.
+//! `consul` of a group or a task: as people write it, and its conversion to and from the canonical form.
 
 use std_alloc::{borrow::ToOwned, string::String};
 
@@ -6,10 +6,10 @@ use super::{Text, unless};
 use crate::job::ConsulAccess;
 
 block! {
-    /// The Consul of a task: its templates read from it, and the task gets a token of it if the agent's config sets `task_identity`,
-    /// or the task has an identity of the name `consul_CLUSTER`.
+    /// The Consul of a task: it has the task's services, templates read from it, and the task gets a token of it if the agent's config
+    /// sets `task_identity`, or the task has an identity of the name `consul_CLUSTER`.
     pub struct Consul {
-        /// The Consul: only `default` so far, which is the default.
+        /// The Consul, by its name in the agent's config; default `default`.
         pub cluster: String,
         /// The namespace of Consul Enterprise; default that of the agent's config.
         pub namespace: Text,

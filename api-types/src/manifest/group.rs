@@ -73,7 +73,8 @@ block! {
         pub meta: BTreeMap<String, Text>,
         /// A token of Vault or OpenBao for each task that has no `vault` block of its own.
         pub vault: Vault,
-        /// The Consul of each task that has no `consul` block of its own. A block with nothing but defaults has no effect.
+        /// The Consul of the group's services, and of each task that has no `consul` block of its own. A block with nothing but defaults has
+        /// no effect.
         pub consul: Consul,
         /// The disk space that this group is expected to need.
         pub ephemeral_disk: EphemeralDisk,

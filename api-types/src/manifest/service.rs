@@ -12,8 +12,8 @@ use crate::job::{AddressMode, InitialStatus, OnUpdate, Provider};
 block! {
     /// A service, registered in a catalogue while its group or task runs.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["cluster", "connect", "kind", "namespace"],
-        "x-default" = { "cluster": ["default"], "namespace": ["default"] },
+        "x-not-built" = ["connect", "kind", "namespace"],
+        "x-default" = { "namespace": ["default"] },
     )))]
     pub struct Service {
         /// A DNS label after `${…}` is replaced; by default `<job>-<group>` for a group's service, and `<job>-<group>-<task>` for a task's.
@@ -44,6 +44,8 @@ block! {
         /// For a service of the group: the task that its checks are about. Scripts run in it, and `check_restart` counts failures while it
         /// runs; default: while all main tasks of the group run.
         pub task: String,
+        /// `consul`: the Consul that has it, by its name in the agent's config; default that of the block `consul` of its task or group.
+        pub cluster: String,
         /// `consul`: the identity that the service logs in with; default `service_identity` of the agent's config.
         pub identity: Identity,
         /// A port of the machine that leads to the healthy instances; only for the built-in catalogue.

@@ -169,7 +169,7 @@ fn group(group: &Group, kind: JobType) -> Value {
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
         "Constraints": constraints(&group.constraints), "Affinities": affinities(&group.affinities), "Spreads": spreads(&group.spreads),
         "ReschedulePolicy": reschedule(&group.reschedule),
-        "Migrate": null, "Consul": null,
+        "Migrate": null, "Consul": group.consul_scope().map(consul),
     })
 }
 
@@ -273,7 +273,8 @@ fn service(service: &Service) -> Value {
         Provider::Consul => "consul",
     };
     json!({
-        "Name": service.name, "Provider": provider, "PortLabel": service.port.clone().unwrap_or_default(),
+        "Name": service.name, "Provider": provider, "Cluster": service.consul_cluster().unwrap_or_default(),
+        "PortLabel": service.port.clone().unwrap_or_default(),
         "Address": service.address.clone().unwrap_or_default(), "AddressMode": address_mode(service.address_mode),
         "Tags": texts(&service.tags), "CanaryTags": texts(&service.canary_tags), "Meta": map(&service.meta),
         "CanaryMeta": map(&service.canary_meta), "TaggedAddresses": map(&service.tagged_addresses),

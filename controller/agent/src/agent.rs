@@ -27,7 +27,7 @@ use herdlet_api_types::{
     volume::Volume,
 };
 use herdlet_base::paths::Paths;
-use herdlet_config::MAX_KILL_TIMEOUT;
+use herdlet_config::{MAX_KILL_TIMEOUT, consul::ConsulLogins};
 use herdlet_driver::AttemptId;
 use herdlet_plan::{
     context::Settings,
@@ -48,13 +48,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    consul::{Consuls, owed::OwedTokens},
+    consul::{ConsulSettings, Consuls, owed::OwedTokens},
     csi_plugins::CsiPlugins,
     current_node::CurrentNode,
     executor::{
         self, Executor, pressure,
         scripts::InTasks,
-        services::{self, Services, sweep_consul},
+        services::{self, Services, sweep_consuls},
     },
     identity_keys::IdentityKeys,
     instance::Instance,
@@ -135,8 +135,7 @@ impl Agent {
             node,
             mut settings,
             volumes,
-            consul,
-            consul_logins,
+            consuls,
             start_pressure_limit,
             task_dir_users,
             artifacts,
@@ -195,11 +194,11 @@ impl Agent {
         }
         let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
         let service_tokens = Arc::new(ServiceTokens::new(instance.paths.service_tokens()));
-        let (consul_attributes, of_consul) = ConsulAttributes::new(&consul)?;
+        let configs = consuls.iter().map(|(name, (config, _))| (name.clone(), config.clone())).collect();
+        let (consul_attributes, of_consul) = ConsulAttributes::new(&configs)?;
         let (services, news) =
-            Services::new(instance.id.clone(), &consul, Arc::new(scripts), Arc::clone(&service_tokens))?;
-        let clusters = [(ConsulAccess::DEFAULT_CLUSTER.to_owned(), (consul.clone(), consul_logins))];
-        let consuls = Arc::new(Consuls::new(clusters.into())?);
+            Services::new(instance.id.clone(), &configs, Arc::new(scripts), Arc::clone(&service_tokens))?;
+        let consuls = Arc::new(Consuls::new(consuls)?);
         let owed_tokens = Arc::new(OwedTokens::new(instance.paths.owed_tokens()));
         let vaults = Arc::new(Vaults::new(vault));
         let (vault_attributes, of_vault) = watch::channel(attributes::Attributes::new());
@@ -208,7 +207,7 @@ impl Agent {
                 variables,
                 catalogue: Arc::clone(&services.catalogs.built_in),
                 node: NodeNames { id: bare.id.clone(), datacenter: bare.datacenter.clone() },
-                consuls: templates::consuls(&consul)?,
+                consuls: templates::consuls(&configs)?,
             },
             templates::settings(templates),
         ));
@@ -334,7 +333,7 @@ impl Agent {
             // A request is answered after all events sent before it, so the read model then holds the complete desired state.
             let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
             if request(&inbox, nothing).await.is_ok() {
-                sweep_consul(context, model).await;
+                sweep_consuls(context, model).await;
             }
         });
     }
@@ -472,11 +471,12 @@ pub fn node_facts(instance: &Instance) -> NodeFacts {
     }
 }
 
-/// The Consul agent specified by the environment.
+/// The Consul agent specified by the environment, by its name.
 ///
 /// # Errors
 /// If the address is invalid.
-pub fn consul_from_env() -> anyhow::Result<ConsulConfig> {
+pub fn consul_from_env() -> anyhow::Result<ConsulSettings> {
     let variable = |name: &str| std::env::var(name).ok();
-    ConsulConfig::resolve(None, None, variable).context("read CONSUL_HTTP_ADDR")
+    let config = ConsulConfig::resolve(None, None, variable).context("read CONSUL_HTTP_ADDR")?;
+    Ok([(ConsulAccess::DEFAULT_CLUSTER.to_owned(), (config, ConsulLogins::default()))].into())
 }

@@ -30,9 +30,10 @@ use crate::held_token::NewToken;
 /// Every Consul in the config.
 pub struct Consuls {
     clusters: BTreeMap<String, Arc<ConsulCluster>>,
-    logged_in: AtomicU64,
-    failed: AtomicU64,
 }
+
+/// The settings of each Consul, by name. One is `default`.
+pub type ConsulSettings = BTreeMap<String, (ConsulConfig, ConsulLogins)>;
 
 /// One Consul.
 pub struct ConsulCluster {
@@ -40,6 +41,8 @@ pub struct ConsulCluster {
     pub logins: ConsulLogins,
     pub reader: ConsulReader,
     queue: LoginQueue,
+    logged_in: AtomicU64,
+    failed: AtomicU64,
 }
 
 /// Figures for metrics.
@@ -56,19 +59,38 @@ impl Consuls {
     ///
     /// # Errors
     /// If the HTTP client can't be created.
-    pub fn new(clusters: BTreeMap<String, (ConsulConfig, ConsulLogins)>) -> Result<Self, ConsulError> {
+    pub fn new(settings: ConsulSettings) -> Result<Self, ConsulError> {
         let cluster = |(name, (config, logins)): (String, (ConsulConfig, ConsulLogins))| {
             let (reader, queue) = (ConsulReader::new(&config)?, LoginQueue::default());
-            Ok((name.clone(), Arc::new(ConsulCluster { name, logins, reader, queue })))
+            let (logged_in, failed) = (AtomicU64::default(), AtomicU64::default());
+            let cluster = ConsulCluster { name: name.clone(), logins, reader, queue, logged_in, failed };
+            Ok((name, Arc::new(cluster)))
         };
-        let clusters = clusters.into_iter().map(cluster).collect::<Result<_, ConsulError>>()?;
-        Ok(Self { clusters, logged_in: AtomicU64::default(), failed: AtomicU64::default() })
+        let clusters = settings.into_iter().map(cluster).collect::<Result<_, ConsulError>>()?;
+        Ok(Self { clusters })
     }
 
     pub fn cluster(&self, name: &str) -> Option<&Arc<ConsulCluster>> {
         self.clusters.get(name)
     }
 
+    /// Says which Consuls there are; reads on after the name of another one.
+    pub fn known(&self) -> String {
+        let names: Vec<String> = self.clusters.keys().map(|name| format!("`{name}`")).collect();
+        format!("the agent's config has only {}", names.join(", "))
+    }
+
+    /// The figures of each Consul, by name.
+    pub fn figures(&self) -> BTreeMap<String, ConsulLoginFigures> {
+        let figures = |cluster: &ConsulCluster| ConsulLoginFigures {
+            logged_in: cluster.logged_in.load(Ordering::Relaxed),
+            failed: cluster.failed.load(Ordering::Relaxed),
+        };
+        self.clusters.iter().map(|(name, cluster)| (name.clone(), figures(cluster))).collect()
+    }
+}
+
+impl ConsulCluster {
     /// Logs in when there is room for it, and counts it. The request, once it is sent, runs to its end even if this is dropped: Consul may
     /// issue the token.
     ///
@@ -76,7 +98,6 @@ impl Consuls {
     /// Those of the log-in.
     pub async fn log_in<T: Send + 'static>(
         &self,
-        cluster: &ConsulCluster,
         request: impl Future<Output = Result<T, AclError>> + Send + 'static,
     ) -> Result<T, AclError> {
         let asked = async {
@@ -85,22 +106,15 @@ impl Consuls {
                 Err(error) => Err(LoginError::Task(error.to_string())),
             }
         };
-        let result = cluster.queue.run(Spread::random(), asked).await;
+        let result = self.queue.run(Spread::random(), asked).await;
         let counter = if result.is_ok() { &self.logged_in } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         result.map_err(|error| match error {
             LoginError::Answer(error) => error,
             LoginError::Task(why) => {
-                AclError::Unreachable { doing: "log in", address: cluster.name.clone(), why }
+                AclError::Unreachable { doing: "log in", address: self.name.clone(), why }
             }
         })
-    }
-
-    pub fn figures(&self) -> ConsulLoginFigures {
-        ConsulLoginFigures {
-            logged_in: self.logged_in.load(Ordering::Relaxed),
-            failed: self.failed.load(Ordering::Relaxed),
-        }
     }
 }
 

@@ -89,7 +89,8 @@ pub struct Sources {
     /// Figures about tokens of Vault.
     pub vault: Box<dyn Fn() -> VaultFigures + Send + Sync>,
     /// Figures about log-ins at Consul.
-    pub consul_logins: Box<dyn Fn() -> crate::consul::ConsulLoginFigures + Send + Sync>,
+    pub consul_logins:
+        Box<dyn Fn() -> std::collections::BTreeMap<String, crate::consul::ConsulLoginFigures> + Send + Sync>,
     /// The number of refused manifest files.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// The machine's resources, and the part that is reserved from allocations.
@@ -261,7 +262,7 @@ impl Shared {
             catalogs::write(page, &sources.catalogs, &sources.model)?;
             catalogs::write_published(page, (sources.published)())?;
             templates::write(page, (sources.templates)())?;
-            vault::write(page, (sources.vault)(), (sources.consul_logins)())?;
+            vault::write(page, (sources.vault)(), &(sources.consul_logins)())?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
             page.gauges(&names::CERTIFICATE_EXPIRY, until)?;

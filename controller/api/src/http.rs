@@ -105,7 +105,7 @@ use herdlet_driver::{Registry, limits::Ineffective};
 use herdlet_manifest::{manifests::Drivers, yaml::Problem};
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
-use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_services::catalog::{BuiltIn, ConsulClusters};
 use herdlet_variables::Variables;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -152,8 +152,8 @@ pub struct Shared {
     pub published: Publications,
     /// The CSI plugins among the tasks.
     pub plugins: Box<dyn Fn() -> Vec<CsiPluginView> + Send + Sync>,
-    /// The Consul agent for services with `provider = "consul"`.
-    pub consul: Arc<Consul>,
+    /// The Consul agents for services with `provider = "consul"`.
+    pub consuls: Arc<ConsulClusters>,
     pub variables: Arc<Variables>,
     /// Finds the templates that use a variable.
     pub template_users: TemplateUsers,

@@ -16,8 +16,6 @@ use herdlet_plan::limits::DYNAMIC_PORTS;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use herdlet_nomad::wire::Secret;
-
 use super::{
     HostPort, LogFormat,
     artifact::Artifact,
@@ -85,8 +83,8 @@ pub struct File {
     pub drivers: super::drivers::Section,
     /// Alias of `drivers.raw_exec`, to which its options are moved when the file is read.
     pub raw_exec: RawExec,
-    /// The Consul agent of this machine.
-    pub consul: Consul,
+    /// The Consul agent of this machine, and others.
+    pub consul: super::consul::Consul,
     /// Variables: small secrets and settings of jobs.
     pub variables: Variables,
     /// Identities: the tokens that this agent signs for tasks.
@@ -157,48 +155,6 @@ pub struct HostVolume {
 pub struct RawExec {
     /// Whether it is offered; by default, but not by a node of a cluster.
     pub enabled: Option<bool>,
-}
-
-/// The Consul agent of this machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Consul {
-    /// Its address.
-    pub address: Option<String>,
-    /// File with the agent's token.
-    #[schemars(with = "Option<String>")]
-    pub token_file: Option<PathBuf>,
-    /// The agent's token; a file is safer.
-    #[schemars(with = "Option<String>")]
-    pub token: Option<Secret>,
-    /// Whether to use TLS if the address has no scheme.
-    pub ssl: bool,
-    /// Whether its certificate is verified; the default is true.
-    pub verify_ssl: Option<bool>,
-    /// CA certificates for its certificate (PEM).
-    #[schemars(with = "Option<String>")]
-    pub ca_file: Option<PathBuf>,
-    /// The agent's certificate for it (PEM).
-    #[schemars(with = "Option<String>")]
-    pub cert_file: Option<PathBuf>,
-    /// The key of that certificate (PEM).
-    #[schemars(with = "Option<String>")]
-    pub key_file: Option<PathBuf>,
-    /// The namespace that templates read, in Consul Enterprise.
-    pub namespace: Option<String>,
-    /// Whether a node of a cluster searches Consul for servers if none are configured; the default is true.
-    pub client_auto_join: Option<bool>,
-    /// Directory of service tokens: a file for each service with a token of its own, named after the service.
-    #[schemars(with = "Option<String>")]
-    pub service_tokens_dir: Option<PathBuf>,
-    /// The JWT auth method at which tasks log in; default `nomad-workloads`.
-    pub task_auth_method: Option<String>,
-    /// The identity of tasks whose job defines none of the name `consul_NAME`; without it, such tasks get no token.
-    pub task_identity: Option<super::vault::DefaultIdentity>,
-    /// The JWT auth method at which services log in; default `nomad-workloads`.
-    pub service_auth_method: Option<String>,
-    /// The identity of services whose job defines none; without it, they are registered with the agent's token.
-    pub service_identity: Option<super::vault::DefaultIdentity>,
 }
 
 /// Variables: small secrets and settings of jobs.
@@ -330,24 +286,14 @@ impl File {
             ("runtime_dir", &self.runtime_dir),
             ("socket", &self.socket),
             ("token_file", &self.token_file),
-            ("consul.token_file", &self.consul.token_file),
-            ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
-            ("consul.ca_file", &self.consul.ca_file),
-            ("consul.cert_file", &self.consul.cert_file),
-            ("consul.key_file", &self.consul.key_file),
             ("variables.key_file", &self.variables.key_file),
             ("common_plugin_dir", &self.common_plugin_dir),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));
         }
-        for (at, message) in self.consul.login_problems() {
+        for (at, message) in self.consul.problems() {
             report(&format!("consul.{at}"), message);
-        }
-        match (&self.consul.cert_file, &self.consul.key_file) {
-            (Some(_), None) => report("consul.cert_file", "requires key_file".to_owned()),
-            (None, Some(_)) => report("consul.key_file", "requires cert_file".to_owned()),
-            (Some(_), Some(_)) | (None, None) => {}
         }
         for (index, path) in self.manifests.iter().enumerate() {
             not_absolute(path)

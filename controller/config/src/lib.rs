@@ -62,7 +62,7 @@ use thiserror::Error;
 
 pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, RpcTls};
 pub use drivers::{DriverSetting, DriverSettings};
-pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
+pub use file::{File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
 pub use host_port::{HostPort, HostPortError};
 pub use http::Http;
@@ -142,8 +142,8 @@ pub struct Config {
     pub gc: Rules,
     /// Which task drivers are offered, and their options.
     pub drivers: DriverSettings,
-    /// The Consul agent of this machine.
-    pub consul: Consul,
+    /// The Consul agents.
+    pub consul: consul::Consul,
     /// File with the keys that encrypt variables; `None` for a credential or a generated file.
     pub variables_key_file: Option<PathBuf>,
     /// Rules of the identities that this agent signs.
@@ -181,7 +181,6 @@ impl Config {
         let cluster = self.cluster.iter();
         let rpc = cluster.clone().filter_map(|cluster| cluster.tls.as_ref()).map(|tls| &tls.key);
         let taken_over = cluster.flat_map(|cluster| [&cluster.moved_from, &cluster.intro_token_file]);
-        let consul = [&self.consul.token_file, &self.consul.service_tokens_dir, &self.consul.key_file];
         let keys_of_vault =
             self.vault.values().filter_map(|server| server.certificate.as_ref().map(|(_, key)| key));
         let single = [&self.state_dir, &self.socket];
@@ -193,9 +192,9 @@ impl Config {
             .chain(self.runtime_parent.as_ref())
             .chain(self.listen.as_ref().map(|(_, token)| token))
             .chain(self.variables_key_file.as_ref())
-            .chain(consul.into_iter().chain(taken_over).flatten())
+            .chain(taken_over.flatten())
             .chain(tls.chain(rpc).chain(keys_of_vault));
-        default_private_paths().into_iter().chain(own.cloned()).collect()
+        default_private_paths().into_iter().chain(own.cloned()).chain(self.consul.private_paths()).collect()
     }
 }
 

@@ -87,13 +87,6 @@ impl Config {
         };
         let given = drivers::Given { raw_exec: given, cluster: cluster.as_ref() };
         let drivers = DriverSettings::of(&file.drivers, &given);
-        let mut consul = file.consul;
-        if consul.ssl {
-            consul.address = consul.address.map(|address| match address.contains("://") {
-                true => address,
-                false => format!("https://{address}"),
-            });
-        }
         let host_ip = match flags.host_ip.or(file.host_ip) {
             None => IpAddr::from([127, 0, 0, 1]),
             Some(text) => {
@@ -150,7 +143,7 @@ impl Config {
             template: file.template.settled(),
             gc,
             drivers,
-            consul,
+            consul: file.consul.settled(),
             variables_key_file: file.variables.key_file,
             issuer: file.identities.settled(),
             vault: vault::settled(file.vault),

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Config, ConfigError, Flags, LogFormat, Surroundings,
-    consul::{IdentityRules, LoginRules},
+    consul::{ConsulCluster, IdentityRules, LoginRules},
     load::check_trust,
     network::NameServing,
     sources::{Opening, Sources},
@@ -266,21 +266,8 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),
-        ("consul.address", json!(config.consul.address)),
-        ("consul.token_file", json!(config.consul.token_file)),
-        ("consul.token", json!(config.consul.token.as_ref().map(|_| "(not shown)"))),
-        ("consul.ssl", json!(config.consul.ssl)),
-        ("consul.verify_ssl", json!(config.consul.verify_ssl.unwrap_or(true))),
-        ("consul.ca_file", json!(config.consul.ca_file)),
-        ("consul.cert_file", json!(config.consul.cert_file)),
-        ("consul.key_file", json!(config.consul.key_file)),
-        ("consul.namespace", json!(config.consul.namespace)),
         ("consul.client_auto_join", json!(config.consul.client_auto_join.unwrap_or(true))),
-        ("consul.task_auth_method", json!(config.consul.logins().tasks.method)),
-        ("consul.task_identity", identity(&config.consul.logins().tasks)),
-        ("consul.service_auth_method", json!(config.consul.logins().services.method)),
-        ("consul.service_identity", identity(&config.consul.logins().services)),
-        ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
+        ("consul.clusters", clusters(config)),
         ("variables.key_file", json!(config.variables_key_file)),
         ("identities.oidc_issuer", json!(config.issuer.url)),
         ("identities.extra_claims", json!(config.issuer.extra_claims)),
@@ -296,8 +283,41 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
             }),
         ),
     ]);
+    let at = all.iter().position(|(key, _)| key.starts_with("consul.")).unwrap_or(all.len());
+    all.splice(at..at, consul(&config.consul.default_cluster()));
     all.extend(cluster::values(config.cluster.as_ref()));
     all
+}
+
+/// The settings of the Consul `default`.
+fn consul(consul: &ConsulCluster) -> [(&'static str, Value); 14] {
+    let logins = consul.logins();
+    [
+        ("consul.address", json!(consul.address)),
+        ("consul.token_file", json!(consul.token_file)),
+        ("consul.token", json!(consul.token.as_ref().map(|_| "(not shown)"))),
+        ("consul.ssl", json!(consul.ssl)),
+        ("consul.verify_ssl", json!(consul.verify_ssl.unwrap_or(true))),
+        ("consul.ca_file", json!(consul.ca_file)),
+        ("consul.cert_file", json!(consul.cert_file)),
+        ("consul.key_file", json!(consul.key_file)),
+        ("consul.namespace", json!(consul.namespace)),
+        ("consul.task_auth_method", json!(logins.tasks.method)),
+        ("consul.task_identity", identity(&logins.tasks)),
+        ("consul.service_auth_method", json!(logins.services.method)),
+        ("consul.service_identity", identity(&logins.services)),
+        ("consul.service_tokens_dir", json!(consul.service_tokens_dir)),
+    ]
+}
+
+/// The other Consuls, under the names of the file.
+fn clusters(config: &Config) -> Value {
+    let fields = |one: &ConsulCluster| {
+        let fields = consul(one).into_iter();
+        fields.map(|(key, value)| (key.trim_start_matches("consul.").to_owned(), value)).collect()
+    };
+    let clusters = config.consul.clusters.iter();
+    Value::Object(clusters.map(|(name, one)| (name.clone(), Value::Object(fields(one)))).collect())
 }
 
 /// The identity that tasks or services of Consul log in with.

@@ -142,6 +142,7 @@ pub fn registration(view: &AllocView, name: &str, id: &str) -> Registration {
         tagged_addresses: BTreeMap::new(),
         weights: Default::default(),
         checks: Vec::new(),
+        consul: None,
         publish: None,
         alloc: view.spec.id,
         task: None,

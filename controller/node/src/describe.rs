@@ -21,7 +21,8 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::alloc::CoreSet;
+use futures_util::future::join_all;
+use herdlet_api_types::{alloc::CoreSet, job::ConsulAccess};
 use herdlet_cni::present::Present;
 use herdlet_config::{Cluster, Config};
 use herdlet_driver::{Entries, Entry, Fingerprint, Health, Registry};
@@ -127,14 +128,14 @@ impl Describer {
     /// Keeps the description up to date until it is cancelled.
     pub async fn follow(
         &self,
-        consul: Option<&ConsulReader>,
+        consuls: &BTreeMap<String, Arc<ConsulReader>>,
         registry: &Registry,
         cancel: CancellationToken,
     ) {
         let all = async {
             tokio::join!(
                 self.follow_networks(),
-                self.follow_consul(consul, CONSUL_PERIOD),
+                self.follow_consuls(consuls),
                 self.follow_drivers(registry),
                 self.find_secrets_plugins(),
                 self.follow_cni()
@@ -259,11 +260,16 @@ impl Describer {
         }
     }
 
-    async fn follow_consul(&self, consul: Option<&ConsulReader>, period: Duration) {
-        let Some(consul) = consul.filter(|_| self.shared.fixed.runs("consul")) else {
+    async fn follow_consuls(&self, consuls: &BTreeMap<String, Arc<ConsulReader>>) {
+        if consuls.is_empty() || !self.shared.fixed.runs("consul") {
             self.shared.asked.send_replace(true);
             return;
-        };
+        }
+        let all = consuls.iter().map(|(name, consul)| self.follow_consul(name, consul, CONSUL_PERIOD));
+        join_all(all).await;
+    }
+
+    async fn follow_consul(&self, name: &str, consul: &ConsulReader, period: Duration) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut misses = 0;
@@ -272,12 +278,15 @@ impl Describer {
             match timeout(CONSUL_MAX, ConsulFingerprint::query(consul)).await.ok().flatten() {
                 Some(known) => {
                     misses = 0;
-                    self.change(|parts| parts.consul = known);
+                    let known = known.of_cluster(name);
+                    self.change(|parts| _ = parts.consuls.insert(name.to_owned(), known));
                 }
                 None if misses + 1 < CONSUL_MISSES => misses += 1,
-                None => self.change(|parts| parts.consul = ConsulFingerprint::default()),
+                None => self.change(|parts| _ = parts.consuls.remove(name)),
             }
-            self.shared.asked.send_replace(true);
+            if name == ConsulAccess::DEFAULT_CLUSTER {
+                self.shared.asked.send_replace(true);
+            }
         }
     }
 

@@ -3,12 +3,19 @@
 //! In: the config. Out: an identity, an up-to-date description, discovered servers, and a session with them. If the node was taken over
 //! from a Nomad client, that client is locked out while this lives.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use anyhow::Context as _;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use herdlet_agent::{agent::Agent, instance::offered_cores, publish::ReadModel, telemetry::NodeContact};
+use herdlet_agent::{
+    agent::Agent, consul::ConsulSettings, instance::offered_cores, publish::ReadModel, telemetry::NodeContact,
+};
 use herdlet_api::http::{SeenByServers, Shared};
+use herdlet_api_types::job::ConsulAccess;
 use herdlet_config::{Cluster, Config, DrainOnShutdown};
 use herdlet_manifest::manifests::Drivers;
 use herdlet_nomad::{
@@ -23,7 +30,7 @@ use herdlet_rpc::{
     tls::TlsError,
 };
 use herdlet_runtime::off_thread;
-use herdlet_services::catalog::{ConsulConfig, ConsulReader};
+use herdlet_services::catalog::ConsulReader;
 use herdlet_unpack::Unpacker;
 use tokio::{
     sync::{Semaphore, watch},
@@ -52,7 +59,10 @@ pub struct Member {
     region: String,
     dir: PathBuf,
     moved: Moved,
+    /// The Consul that is searched for servers.
     consul: Arc<ConsulReader>,
+    /// All of them, by name.
+    consuls: BTreeMap<String, Arc<ConsulReader>>,
     network: Network,
 }
 
@@ -62,19 +72,25 @@ impl Member {
     ///
     /// # Errors
     /// If the identity cannot be read or stored, certificates cannot be used, or a Nomad client runs in its directory or has left tasks.
-    pub fn of(config: &Config, consul: &ConsulConfig) -> anyhow::Result<Option<Self>> {
+    pub fn of(config: &Config, consuls: &ConsulSettings) -> anyhow::Result<Option<Self>> {
         let Some(cluster) = config.cluster.clone() else { return Ok(None) };
         let dir = config.state_dir.join("node");
         let network =
             servers::network(&cluster, &config.region).context("prepare TLS to servers (`cluster.tls`)")?;
         let moved = client_takeover::identity(&dir, cluster.moved_from.as_deref())?;
-        let consul = ConsulReader::new(consul).context("set up the Consul client")?;
+        let readers = consuls.iter().map(|(name, (config, _))| {
+            let reader = ConsulReader::new(config).context("set up the Consul client")?;
+            Ok((name.clone(), Arc::new(reader)))
+        });
+        let consuls = readers.collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+        let consul = consuls.get(ConsulAccess::DEFAULT_CLUSTER).context("find the Consul `default`")?;
         Ok(Some(Self {
             cluster,
             region: config.region.clone(),
             dir,
             moved,
-            consul: Arc::new(consul),
+            consul: Arc::clone(consul),
+            consuls,
             network,
         }))
     }
@@ -95,7 +111,7 @@ impl Member {
         drivers: watch::Receiver<Drivers>,
         shared: &Arc<Shared>,
     ) -> anyhow::Result<Joined> {
-        let Self { cluster, region, dir, moved, consul, network } = self;
+        let Self { cluster, region, dir, moved, consul, consuls, network } = self;
         let Moved { identity, .. } = &moved;
         let found = describe::described(&cluster, &agent.context.drivers.entries());
         let mover = Mover {
@@ -188,7 +204,7 @@ impl Member {
             async move {
                 // Holds the lock that keeps Nomad's client out.
                 let _moved = moved;
-                describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
+                describer.follow(&consuls, &registry, CancellationToken::new()).await;
             }
         });
         join(agent, session, drivers, mover, async move { described.is_whole().await });

@@ -3,6 +3,7 @@
 mod identities;
 mod templates;
 
+use herdlet_services::catalog::ConsulConfig;
 use std::{
     fs,
     future::Future,
@@ -38,7 +39,6 @@ use herdlet_rpc::{
     pool::{Chance, Pool},
     serve::Unserved,
 };
-use herdlet_services::catalog::ConsulConfig;
 use serde_json::{Value as Json, json};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
@@ -91,13 +91,16 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         node,
         settings,
         volumes: Vec::new(),
-        consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
+        consuls: [(
+            "default".to_owned(),
+            (ConsulConfig::resolve(None, None, |_| None).unwrap(), Default::default()),
+        )]
+        .into(),
         start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users: Vec::new(),
         artifacts: Limits::default(),
         variables: agent::variables_in(&paths).unwrap(),
         issuer: Default::default(),
-        consul_logins: Default::default(),
         vault: Default::default(),
         secrets_plugins: Path::new("/none").to_owned(),
         templates: herdlet_config::template::Template::default(),

@@ -184,6 +184,7 @@ fn register(
         tagged_addresses: tagged.collect(),
         weights: service.weights,
         checks,
+        consul: service.consul.clone(),
         publish,
         alloc: alloc.id,
         task: task.map(|task| task.name.clone()),

@@ -1,14 +1,19 @@
-//! The catalogues of services, behind one interface: the built-in one and a Consul agent.
+//! The catalogues of services, behind one interface: the built-in one and Consul agents.
 //!
 //! In: an owner, and the registrations that a catalogue should hold for it. Out: changes made, or the result of an
 //! inspection. Registrations are independent: a refused one delays no other. Results of Consul's checks, and external
 //! changes, are reported as [`CatalogEvent`]s. This module does not know when services are wanted.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures_util::future::join_all;
 use herdlet_api_types::{
     AllocId,
-    job::{Job, Provider},
+    job::{ConsulAccess, Job, Provider},
     service::Registration,
 };
 use herdlet_base::observation::{Class, Observation};
@@ -20,9 +25,9 @@ pub use built_in::BuiltIn;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use consul::feed_consul;
 pub use consul::{
-    AclError, Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulFingerprint, ConsulLogin,
-    ConsulReader, ConsulToken, DataError, DataRequest, DataResponse, ServiceCounts, Verification,
-    check_service_token, path_of,
+    AclError, Consul, ConsulClusters, ConsulConfig, ConsulConfigError, ConsulError, ConsulFingerprint,
+    ConsulLogin, ConsulReader, ConsulToken, DataError, DataRequest, DataResponse, Place, ServiceCounts,
+    Verification, check_service_token, path_of,
 };
 
 use crate::report::CheckReport;
@@ -73,32 +78,33 @@ impl CatalogError {
 #[derive(Debug, Clone)]
 pub struct Catalogs {
     pub built_in: Arc<BuiltIn>,
-    /// The Consul agent. No request is sent before a service is registered there.
-    pub consul: Arc<Consul>,
+    /// The Consul agents. No request is sent to one before a service is registered there.
+    pub consuls: Arc<ConsulClusters>,
 }
 
 impl Catalogs {
-    /// A warning about jobs whose services need Consul, if Consul does not answer; `None` if it does or no job needs
-    /// it.
-    pub async fn lacking(consul: &Consul, jobs: &[Job]) -> Option<String> {
-        let wanting = jobs.iter().filter(|job| job.has_services_in(Provider::Consul));
-        let names: Vec<String> = wanting.map(|job| job.key().to_string()).collect();
-        if names.is_empty() {
-            return None;
+    /// Warnings about jobs whose services need a Consul that does not answer, or that the config lacks; one for each Consul.
+    pub async fn lacking(consuls: &ConsulClusters, jobs: &[Job]) -> Vec<String> {
+        let mut wanting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for job in jobs {
+            for cluster in job.consul_clusters() {
+                wanting.entry(cluster).or_default().push(job.key().to_string());
+            }
         }
-        // The caller needs a quick answer, so a slow Consul counts as none.
-        let asked = tokio::time::timeout(ANSWER_MAX, consul.ask());
-        let why = match asked.await {
-            Ok(Ok(())) => return None,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("it has not answered within {ANSWER_MAX:?}"),
-        };
-        let names = names.join(", ");
-        Some(format!(
-            "{names}: services must be registered in Consul, but no Consul answers ({why}). They will be registered once one answers; until then \
-             the job does not converge. To use the built-in catalogue, set `provider: nomad`, in HCL provider = \"nomad\"; in \
-             Nomad's formats a service without `provider` is for Consul"
-        ))
+        let asked = wanting.iter().map(async |(cluster, names)| {
+            let why = unanswered(consuls, cluster).await?;
+            let names = names.join(", ");
+            let which = match *cluster {
+                ConsulAccess::DEFAULT_CLUSTER => String::new(),
+                cluster => format!(" `{cluster}`"),
+            };
+            Some(format!(
+                "{names}: services must be registered in Consul{which}, but no Consul answers ({why}). They will be registered once one answers; until then \
+                 the job does not converge. To use the built-in catalogue, set `provider: nomad`, in HCL provider = \"nomad\"; in \
+                 Nomad's formats a service without `provider` is for Consul"
+            ))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Registers the services of the built-in catalogue, and checks that a Consul answers for the others, which are not
@@ -106,15 +112,17 @@ impl Catalogs {
     ///
     /// # Errors
     ///
-    /// If Consul can't be reached.
+    /// If a Consul can't be reached.
     pub async fn ask(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
-        let (built_in, consul) = split(wanted);
+        let (built_in, in_consul) = split(wanted);
         self.built_in.up(owner, built_in);
-        self.consul.ask_for(owner, consul.len()).await
+        let (places, lacking) = self.consuls.by_place(owner, &in_consul);
+        let asked = places.iter().map(|(consul, wanted)| consul.ask_for(owner, wanted.len()));
+        collect(lacking, join_all(asked).await)
     }
 
     /// Makes the catalogues hold exactly these registrations for `owner`. Those in Consul whose ids are in `untouched` stay as they
-    /// are, registered or not.
+    /// are, registered or not. A Consul that does not answer delays no other.
     ///
     /// # Errors
     ///
@@ -125,58 +133,85 @@ impl Catalogs {
         wanted: &[Registration],
         untouched: &BTreeSet<String>,
     ) -> Result<(), CatalogError> {
-        let (built_in, consul) = split(wanted);
+        let (built_in, in_consul) = split(wanted);
         self.built_in.up(owner, built_in);
-        if consul.is_empty() && !self.consul.holds(owner) {
-            self.consul.stop_waiting_for(owner);
-            return Ok(());
-        }
-        self.consul.up_except(owner, &consul, untouched).await
+        let (places, lacking) = self.consuls.by_place(owner, &in_consul);
+        let registered = places.iter().map(|(consul, wanted)| consul.up_except(owner, wanted, untouched));
+        collect(lacking, join_all(registered).await)
     }
 
-    /// Removes all registrations of `owner` and verifies that they are gone. Succeeds if there are none.
+    /// Removes all registrations of `owner` and verifies that they are gone. Succeeds if there are none. A Consul that the config lacks
+    /// keeps its entries.
     ///
     /// # Errors
     ///
-    /// If Consul can't be reached or refuses.
+    /// If a Consul can't be reached or refuses.
     pub async fn down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
-        let (_, consul) = split(known);
+        let (_, in_consul) = split(known);
         self.built_in.down(owner);
-        if consul.is_empty() && !self.consul.holds(owner) {
-            self.consul.stop_waiting_for(owner);
-            return Ok(());
-        }
-        self.consul.down(owner, &consul).await
+        let (places, _) = self.consuls.by_place(owner, &in_consul);
+        collect(Vec::new(), join_all(places.iter().map(|(consul, known)| consul.down(owner, known))).await)
     }
 
     /// Whether the catalogues hold exactly these registrations for `owner`.
     ///
     /// # Errors
     ///
-    /// If Consul can't be reached.
+    /// If a Consul can't be reached.
     pub async fn inspect(
         &self,
         owner: &ServiceOwner,
         wanted: &[Registration],
     ) -> Result<Observation, CatalogError> {
-        let (built_in, consul) = split(wanted);
+        let (built_in, in_consul) = split(wanted);
         let here = self.built_in.inspect(owner, &built_in);
-        if consul.is_empty() && !self.consul.holds(owner) {
-            return Ok(here);
-        }
-        let there = self.consul.inspect(owner, &consul).await?;
-        Ok(match (here, there) {
-            (Observation::Present, Observation::Present) => Observation::Present,
-            // If nothing is wanted on one side, its result does not matter.
-            (Observation::Present, other) if built_in.is_empty() => other,
-            (Observation::Absent, Observation::Absent) => Observation::Absent,
-            (Observation::Foreign { why } | Observation::Lost { why }, _)
-            | (_, Observation::Foreign { why } | Observation::Lost { why }) => Observation::Foreign { why },
-            (Observation::Present | Observation::Absent, _) => {
-                Observation::foreign("some services are not registered")
+        // If nothing is wanted on one side, its result does not matter.
+        let mut seen = Vec::from_iter((!built_in.is_empty() || in_consul.is_empty()).then_some(here));
+        let (places, lacking) = self.consuls.by_place(owner, &in_consul);
+        let inspected = join_all(places.iter().map(|(consul, wanted)| consul.inspect(owner, wanted))).await;
+        let mut failures = lacking;
+        for result in inspected {
+            match result {
+                Ok(observation) => seen.push(observation),
+                Err(error) => failures.extend(error.failures),
             }
-        })
+        }
+        if failures.is_empty() { Ok(together(seen)) } else { Err(CatalogError { failures }) }
     }
+}
+
+/// What observations of several catalogues mean together.
+fn together(seen: Vec<Observation>) -> Observation {
+    let mut all = seen.into_iter();
+    let Some(first) = all.next() else { return Observation::Present };
+    all.fold(first, |before, next| match (before, next) {
+        (Observation::Present, Observation::Present) => Observation::Present,
+        (Observation::Absent, Observation::Absent) => Observation::Absent,
+        (Observation::Foreign { why } | Observation::Lost { why }, _)
+        | (_, Observation::Foreign { why } | Observation::Lost { why }) => Observation::Foreign { why },
+        (Observation::Present | Observation::Absent, _) => {
+            Observation::foreign("some services are not registered")
+        }
+    })
+}
+
+/// Why a Consul does not answer; `None` if it does.
+async fn unanswered(consuls: &ConsulClusters, cluster: &str) -> Option<String> {
+    let Some(consul) = consuls.find(Some(&ConsulAccess::of_cluster(cluster))) else {
+        return Some(format!("the agent's config has none of the name `{cluster}`"));
+    };
+    // The caller needs a quick answer, so a slow Consul counts as none.
+    match tokio::time::timeout(ANSWER_MAX, consul.ask()).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("it has not answered within {ANSWER_MAX:?}")),
+    }
+}
+
+fn collect(lacking: Vec<CatalogFailure>, results: Vec<Result<(), CatalogError>>) -> Result<(), CatalogError> {
+    let failed = results.into_iter().filter_map(Result::err).flat_map(|error| error.failures);
+    let failures: Vec<_> = lacking.into_iter().chain(failed).collect();
+    if failures.is_empty() { Ok(()) } else { Err(CatalogError { failures }) }
 }
 
 fn split(registrations: &[Registration]) -> (Vec<Registration>, Vec<Registration>) {

@@ -37,7 +37,7 @@ mod shortage;
 mod streak;
 
 use crate::{
-    catalog::{Consul, ServiceOwner},
+    catalog::{Consul, ConsulClusters, ServiceOwner},
     report::CheckReport,
 };
 use lanes::{Lane, Lanes};
@@ -72,7 +72,7 @@ struct Shared {
     probe: Probe,
     reports: mpsc::Sender<Heard>,
     lanes: Lanes,
-    consul: Arc<Consul>,
+    consuls: Arc<ConsulClusters>,
     shortages: shortage::Reporter,
     /// The start of the first slot.
     began: Instant,
@@ -83,15 +83,20 @@ struct Shared {
 struct Observer {
     check: Arc<RegisteredCheck>,
     pending: Arc<Mutex<CheckResult>>,
+    consul: Option<Arc<Consul>>,
     _end: DropGuard,
 }
 
 impl Checks {
-    /// Observers that send to `reports`, run commands with `scripts`, and report results of Consul services to
-    /// `consul`.
-    pub fn new(reports: mpsc::Sender<Heard>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
+    /// Observers that send to `reports`, run commands with `scripts`, and report results of services in Consul to
+    /// `consuls`.
+    pub fn new(
+        reports: mpsc::Sender<Heard>,
+        scripts: Arc<dyn Scripts>,
+        consuls: Arc<ConsulClusters>,
+    ) -> Self {
         let (probe, lanes, began) = (Probe::new(scripts), Lanes::default(), Instant::now());
-        let shared = Shared { probe, reports, lanes, consul, shortages: Default::default(), began };
+        let shared = Shared { probe, reports, lanes, consuls, shortages: Default::default(), began };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
@@ -102,12 +107,14 @@ impl Checks {
         let mut before = running.remove(owner).unwrap_or_default();
         let mut now = BTreeMap::new();
         for (registration, check) in ours(registrations) {
-            let observer = match before.remove(&check.id).filter(|observer| observer.makes(check)) {
+            let consul = self.consul_of(registration);
+            let is_same = |observer: &Observer| observer.makes(check) && observer.reports_to(consul.as_ref());
+            let observer = match before.remove(&check.id).filter(is_same) {
                 Some(observer) => {
                     *lock(&observer.pending) = CheckResult::pending(registration, check);
                     observer
                 }
-                None => self.observe(registration, check),
+                None => self.observe(registration, check, consul),
             };
             now.insert(check.id.clone(), observer);
         }
@@ -139,7 +146,18 @@ impl Checks {
         }
     }
 
-    fn observe(&self, registration: &Registration, check: &RegisteredCheck) -> Observer {
+    /// The Consul that has the service.
+    fn consul_of(&self, registration: &Registration) -> Option<Arc<Consul>> {
+        let is_in_consul = registration.provider == Provider::Consul;
+        is_in_consul.then(|| self.shared.consuls.find(registration.consul.as_ref())).flatten()
+    }
+
+    fn observe(
+        &self,
+        registration: &Registration,
+        check: &RegisteredCheck,
+        consul: Option<Arc<Consul>>,
+    ) -> Observer {
         let token = CancellationToken::new();
         let pending = Arc::new(Mutex::new(CheckResult::pending(registration, check)));
         let check = Arc::new(check.clone());
@@ -148,7 +166,7 @@ impl Checks {
             check: Arc::clone(&check),
             pending: Arc::clone(&pending),
             alloc: registration.alloc,
-            provider: registration.provider,
+            consul: consul.clone(),
             streak: Streak::new(check.thresholds),
             lane: Lane::Fast,
             last: None,
@@ -156,11 +174,15 @@ impl Checks {
         };
         // Nobody needs the result of the task.
         tokio::spawn(token.clone().run_until_cancelled_owned(Box::new(observation).observe()));
-        Observer { check, pending, _end: token.drop_guard() }
+        Observer { check, pending, consul, _end: token.drop_guard() }
     }
 }
 
 impl Observer {
+    fn reports_to(&self, consul: Option<&Arc<Consul>>) -> bool {
+        self.consul.as_ref().map(Arc::as_ptr) == consul.map(Arc::as_ptr)
+    }
+
     /// Whether it runs this check. The consequences of results may differ.
     fn makes(&self, check: &RegisteredCheck) -> bool {
         let RegisteredCheck { on_update, check_restart, task, .. } = check;
@@ -205,7 +227,8 @@ struct CheckLoop {
     /// Template for results; includes their consequences, which may change.
     pending: Arc<Mutex<CheckResult>>,
     alloc: AllocId,
-    provider: Provider,
+    /// Gets the results, if the service is in Consul.
+    consul: Option<Arc<Consul>>,
     streak: Streak,
     /// Where the next run starts.
     lane: Lane,
@@ -227,7 +250,9 @@ struct ListenerGone;
 
 impl Drop for CheckLoop {
     fn drop(&mut self) {
-        self.shared.consul.remove_check(&self.check.id);
+        if let Some(consul) = &self.consul {
+            consul.remove_check(&self.check.id);
+        }
     }
 }
 
@@ -297,11 +322,8 @@ impl CheckLoop {
 
     /// Repeats until Consul accepts the result, or the next run is due.
     async fn report_to_consul(&self, result: &ProbeResult, until: Instant) {
-        if self.provider != Provider::Consul {
-            return;
-        }
+        let Some(consul) = &self.consul else { return };
         let update = async {
-            let consul = &self.shared.consul;
             let service = lock(&self.pending).service.clone();
             while let Err(failure) =
                 consul.update_check(&service, &self.check.id, result.status, &result.output).await

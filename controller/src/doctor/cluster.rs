@@ -52,7 +52,7 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
         }
     };
     let consul =
-        crate::consul_config::resolve(config).ok().and_then(|consul| ConsulReader::new(&consul).ok());
+        crate::consul_config::resolve_default(config).ok().and_then(|consul| ConsulReader::new(&consul).ok());
     let found = servers::find(cluster, consul.as_ref()).await;
     let answers = join_all(found.iter().map(|server| ask(server, region, tls.clone()))).await;
     let (mut good, mut bad) = (Vec::new(), Vec::new());

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use herdlet_api::http::{Tls, Token};
-use herdlet_api_types::{AllocId, InstanceId, job::Provider};
+use herdlet_api_types::{AllocId, InstanceId, job::ConsulAccess};
 use herdlet_base::error::in_full;
-use herdlet_config::Config;
+use herdlet_config::{Config, consul::ConsulLogins};
 use herdlet_manifest::manifests::{Drivers, read_folder};
 use herdlet_services::catalog::{
     AclError, Consul, ConsulConfig, ConsulReader, ServiceOwner, check_service_token,
@@ -55,20 +56,32 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// None unless a Consul is configured, or a job in a folder has services in Consul.
-pub(super) async fn consul(config: &Config) -> Option<Finding> {
-    let resolved = match crate::consul_config::resolve(config) {
-        Ok(resolved) if resolved.is_named() || wants_consul(&config.manifests) => resolved,
-        Ok(_) => return None,
+/// A finding for each Consul that is configured; also for the default one if a job in a folder has services in it.
+pub(super) async fn consuls(config: &Config) -> Vec<Finding> {
+    let settings = match crate::consul_config::resolve(config) {
+        Ok(settings) => settings,
         Err(error) => {
-            return Some(Finding::failure(
-                "consul",
-                format!("{error:#}"),
-                "correct its address or its token file",
-            ));
+            let hint = "correct its address or its token file";
+            return vec![Finding::failure("consul", format!("{error:#}"), hint)];
         }
     };
-    let answer = match Consul::new(&resolved, InstanceId("doctor".to_owned())) {
+    let wanted = settings.iter().filter(|(_, (resolved, _))| {
+        // Only the default one has an address without a config.
+        resolved.is_named() || wants_consul(&config.manifests)
+    });
+    let found = wanted.map(async |(name, (resolved, logins))| {
+        let tokens = config.consul.all().remove(name).and_then(|consul| consul.service_tokens_dir);
+        let finding = consul(resolved, logins, tokens.as_deref()).await;
+        match name.as_str() {
+            ConsulAccess::DEFAULT_CLUSTER => finding,
+            name => Finding { message: format!("`{name}`: {}", finding.message), ..finding },
+        }
+    });
+    join_all(found).await
+}
+
+async fn consul(resolved: &ConsulConfig, logins: &ConsulLogins, tokens: Option<&Path>) -> Finding {
+    let answer = match Consul::new(resolved, InstanceId("doctor".to_owned())) {
         Ok(client) => {
             // An owner without services: the request is cheap, and needs the same permissions as reading
             // registrations.
@@ -82,14 +95,14 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
         }
         Err(error) => Err(in_full(&error)),
     };
-    let unfit = config.consul.service_tokens_dir.as_deref().map(unfit_tokens).unwrap_or_default();
-    Some(match answer {
+    let unfit = tokens.map(unfit_tokens).unwrap_or_default();
+    match answer {
         Ok(()) if !unfit.is_empty() => Finding::warning(
             "consul",
             format!("answers, but {}", unfit.join("; ")),
             "see `consul.service_tokens_dir` of the config; those services are not registered",
         ),
-        Ok(()) => match login_trouble(config, &resolved).await {
+        Ok(()) => match login_trouble(resolved, logins).await {
             Some(why) => Finding::warning(
                 "consul",
                 format!("answers, but {why}"),
@@ -105,13 +118,12 @@ pub(super) async fn consul(config: &Config) -> Option<Finding> {
             format!("a job of a folder has services in Consul, but the config has no `consul`: {why}"),
             "configure it, or set provider = \"nomad\": in Nomad's formats the default provider is consul",
         ),
-    })
+    }
 }
 
 /// Returns why no task or service can log in although the config requires it.
-async fn login_trouble(config: &Config, resolved: &ConsulConfig) -> Option<String> {
-    let logins = config.consul.logins();
-    logins.tasks.identity.or(logins.services.identity)?;
+async fn login_trouble(resolved: &ConsulConfig, logins: &ConsulLogins) -> Option<String> {
+    logins.tasks.identity.as_ref().or(logins.services.identity.as_ref())?;
     let reader = ConsulReader::new(resolved).ok()?;
     let asked = tokio::time::timeout(CONSUL_MAX, reader.look_up("00000000-0000-0000-0000-000000000000"));
     match asked.await.ok()? {
@@ -137,5 +149,5 @@ pub(super) fn wants_consul(folders: &[PathBuf]) -> bool {
     let files =
         folders.iter().flat_map(|folder| read_folder(folder, &Drivers::built_in(), &BTreeSet::new()).files);
     let mut jobs = files.filter_map(|file| file.content.ok()).flat_map(|set| set.jobs);
-    jobs.any(|job| job.object.has_services_in(Provider::Consul))
+    jobs.any(|job| job.object.consul_clusters().contains(ConsulAccess::DEFAULT_CLUSTER))
 }

@@ -195,7 +195,7 @@ fn folders_and_volumes_that_are_not_there_are_waited_for() {
 async fn consul_is_checked_only_if_configured() {
     let config = config(|_| {});
     if std::env::var_os("CONSUL_HTTP_ADDR").is_none() {
-        assert_eq!(consul(&config).await, None);
+        assert_eq!(consuls(&config).await, []);
     }
     let folder = tempfile::tempdir().unwrap();
     let folders = [folder.path().to_owned()];
@@ -209,7 +209,13 @@ async fn consul_is_checked_only_if_configured() {
     let closed = "127.0.0.1:1";
     let file = File::read("agent.yaml", format!("consul: {{address: \"{closed}\"}}").as_bytes()).unwrap();
     let named = Config { consul: file.consul, ..config };
-    assert_eq!(consul(&named).await.map(|finding| finding.verdict), Some(Verdict::Warning));
+    let findings = consuls(&named).await;
+    assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Verdict::Warning]);
+    let text = format!("consul: {{clusters: {{eu: {{address: \"{closed}\"}}}}}}");
+    let file = File::read("agent.yaml", text.as_bytes()).unwrap();
+    let named = Config { consul: file.consul, ..named };
+    let findings = consuls(&named).await;
+    assert!(findings.len() == 1 && findings[0].message.starts_with("`eu`: "), "{findings:?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use herdlet_manifest::{
 };
 use herdlet_plan::turn::View;
 use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
-use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_services::catalog::{BuiltIn, ConsulClusters};
 use herdlet_variables::{KeySource, Store, Variables};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -155,7 +155,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         catalog: Arc::new(BuiltIn::default()),
         published: Box::new(|_| None),
         plugins: Box::new(Vec::new),
-        consul: Arc::new(Consul::absent()),
+        consuls: Arc::new(ConsulClusters::absent()),
         variables: Arc::new(Variables::new(variables)),
         template_users: Box::new(|_| Default::default()),
         evaluations: Evaluations::default(),

@@ -16,7 +16,7 @@ use herdlet_agent::{
 use herdlet_api::http::{Tls, Vitals};
 use herdlet_base::clock;
 use herdlet_node::member::Joined;
-use herdlet_services::catalog::Consul;
+use herdlet_services::catalog::ConsulClusters;
 use herdlet_variables::Variables;
 
 use super::readiness::Readiness;
@@ -30,7 +30,7 @@ pub(super) struct Sources {
     pub(super) state: PathBuf,
     pub(super) folders: Vec<Arc<FolderStatus>>,
     pub(super) tls: Option<Arc<Tls>>,
-    pub(super) consul: Arc<Consul>,
+    pub(super) consuls: Arc<ConsulClusters>,
     pub(super) model: Arc<ReadModel>,
     pub(super) variables: Arc<Variables>,
     /// Set once the node has joined its cluster.
@@ -48,7 +48,7 @@ impl Sources {
             state,
             folders,
             tls,
-            consul,
+            consuls,
             model,
             variables,
             joined,
@@ -74,7 +74,7 @@ impl Sources {
                 format!("the disk of {state} is full: the agent uses its reserve; free space there, or run `herdlet gc`")
             });
             let warnings = of_tls
-                .chain(consul.trouble(clock::wall_now(), |id| model.is_live(id)))
+                .chain(consuls.troubles(clock::wall_now(), |id| model.is_live(id)))
                 .chain(variables.store().trouble())
                 .chain(of_cluster)
                 .chain(joined.get().and_then(Joined::offers_nothing))

@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use anyhow::Context as _;
 use herdlet_agent::{
     agent,
+    consul::ConsulSettings,
     instance::{Host, Instance, Mode, Options, offered_cores},
     networks::Permission,
     present, published,
@@ -18,7 +19,6 @@ use herdlet_config::Config;
 use herdlet_node::member::Member;
 use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::cgroup::Isolation;
-use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{alloc_dir, volume::HostVolumes};
 use herdlet_unpack::Barrier;
 use herdlet_variables::{Store, Variables};
@@ -50,7 +50,7 @@ pub(super) struct Prepared {
 }
 
 /// Claims the state and runtime directories, and opens what they contain.
-pub(super) fn prepare(config: &Config, consul: &ConsulConfig) -> anyhow::Result<Prepared> {
+pub(super) fn prepare(config: &Config, consuls: &ConsulSettings) -> anyhow::Result<Prepared> {
     if let Some(runtimes) = &config.runtime_parent {
         for beside in StateDir::inspect_abandoned(&config.state_dir, runtimes)? {
             tracing::warn!("tasks run without an agent: {beside}");
@@ -62,7 +62,7 @@ pub(super) fn prepare(config: &Config, consul: &ConsulConfig) -> anyhow::Result<
     // Before anything is written: on a full disk, the start may get no further.
     agent::close_left_open(&paths, &config.task_dir_users);
     let mut alone = dir.claim_runtime(&paths.runtime)?;
-    let member = Member::of(config, consul)?;
+    let member = Member::of(config, consuls)?;
     let instance = Instance::open(Options {
         instance: id,
         paths: paths.clone(),

@@ -104,7 +104,11 @@ impl World {
             node,
             settings,
             volumes: Vec::new(),
-            consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
+            consuls: [(
+                "default".to_owned(),
+                (ConsulConfig::resolve(None, None, |_| None).unwrap(), Default::default()),
+            )]
+            .into(),
             start_pressure_limit: START_PRESSURE_LIMIT,
             task_dir_users: Vec::new(),
             artifacts: Limits::default(),
@@ -113,7 +117,6 @@ impl World {
             secrets_plugins: path.join("common_plugins/secrets"),
             templates: herdlet_config::template::Template::default(),
             network: herdlet_config::network::Network::default(),
-            consul_logins: Default::default(),
             vault: Default::default(),
             notes: Arc::new(|_| {}),
         };

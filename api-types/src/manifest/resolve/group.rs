@@ -68,7 +68,7 @@ pub(super) fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
             .flatten()
             .map(|(name, volume)| (name.clone(), to_request(volume)))
             .collect(),
-        services: to_services(spec.services.as_deref(), &names),
+        services: to_services(spec.services.as_deref(), spec.consul.as_ref(), &names),
         tasks: spec.tasks.iter().flatten().map(|task| to_task(task, &names, &of_group)).collect(),
         shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
         max_run_duration: spec.max_run_duration.map(|longest| longest.0),

@@ -8,20 +8,26 @@ use super::{identity::to_service_identity, length, names::Names, plain};
 use crate::{
     Duration,
     job::{
-        AddressMode, Check, CheckKind, CheckRestart, Network, Provider, Publish, Service, Thresholds, Weights,
+        AddressMode, Check, CheckKind, CheckRestart, ConsulAccess, Network, Provider, Publish, Service,
+        Thresholds, Weights,
     },
     manifest::{
-        CheckType, Text,
+        CheckType, Consul, Text,
         defaults::{CHECK_GRACE, check_name},
         service, strings,
     },
 };
 
-pub(super) fn to_services(services: Option<&[service::Service]>, names: &Names<'_>) -> Vec<Service> {
-    services.into_iter().flatten().map(|service| to_service(service, names)).collect()
+/// `consul` is the block of the task or group.
+pub(super) fn to_services(
+    services: Option<&[service::Service]>,
+    consul: Option<&Consul>,
+    names: &Names<'_>,
+) -> Vec<Service> {
+    services.into_iter().flatten().map(|service| to_service(service, consul, names)).collect()
 }
 
-fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
+fn to_service(spec: &service::Service, consul: Option<&Consul>, names: &Names<'_>) -> Service {
     let name = names.service(spec.name.as_deref());
     let weights = spec.weights.clone().unwrap_or_default();
     let default = Weights::default();
@@ -48,10 +54,22 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
             warning: weights.warning.filter(|weight| *weight > 0).unwrap_or(default.warning),
         },
         task: spec.task.clone().filter(|_| names.task.is_none()),
+        consul: to_access(spec, consul),
         publish: spec.publish.as_ref().map(to_publish),
         checks: spec.checks.iter().flatten().map(|check| to_check(check, spec, &name, names)).collect(),
         name,
     }
+}
+
+/// The Consul of a service; `None` for the default one, and for the built-in catalogue.
+fn to_access(spec: &service::Service, block: Option<&Consul>) -> Option<ConsulAccess> {
+    let mut access = block.cloned().unwrap_or_default();
+    if let Some(cluster) = spec.cluster.as_ref().filter(|cluster| !cluster.is_empty()) {
+        access.cluster = Some(cluster.clone());
+    }
+    let is_in_consul = spec.provider == Some(Provider::Consul);
+    Some(access.to_access())
+        .filter(|access| is_in_consul && *access != ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER))
 }
 
 fn to_publish(spec: &service::Publish) -> Publish {

@@ -61,7 +61,7 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -
         prestop: spec.prestop.as_ref().map(to_prestop),
         actions: spec.actions.iter().flatten().map(to_action).collect(),
         restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.fields.over(restart)),
-        services: to_services(spec.services.as_deref(), &names),
+        services: to_services(spec.services.as_deref(), spec.consul.as_ref().or(outer.consul), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
         artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
         templates: spec.templates.iter().flatten().map(manifest::Template::to_template).collect(),

@@ -10,8 +10,8 @@ use crate::{
     Duration,
     job::{self, Job, ReschedulePolicy},
     manifest::{
-        Cni, Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span,
-        Text, Update, VolumeRequest, VolumeType,
+        Cni, Consul, Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule,
+        Scaling, Span, Text, Update, VolumeRequest, VolumeType,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         non_empty, non_empty_map,
         resolve::Names,
@@ -27,6 +27,8 @@ pub(super) fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         Some(_) | None => &default,
     };
     let names = Names { job: &job.name, group: &group.name, task: None };
+    // Only a block has a namespace, and then each task has the block too.
+    let block = group.consul_scope();
     let tasks =
         group.tasks.iter().map(|task| from_task(task, &Names { task: Some(&task.name), ..names }, shared));
     GroupSpec {
@@ -41,9 +43,9 @@ pub(super) fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         volumes: non_empty_map(
             group.volumes.iter().map(|(name, volume)| (name.clone(), from_request(volume))).collect(),
         ),
-        services: from_services(&group.services, &names),
+        services: from_services(&group.services, block, &names),
         vault: None,
-        consul: None,
+        consul: block.map(Consul::from_access),
         tasks: Some(tasks.collect()),
         shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
         max_run_duration: group.max_run_duration.map(Span),

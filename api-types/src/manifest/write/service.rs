@@ -3,11 +3,11 @@
 //! In: the services, and the names that are their default names. Out: the blocks that a person would write, without the
 //! defaults.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
 use super::{from_length, from_plain, identity::from_service_identity, unless_empty, yes};
 use crate::{
-    job::{self, AddressMode, CheckKind, Provider},
+    job::{self, AddressMode, CheckKind, ConsulAccess, Provider},
     manifest::{
         Check, CheckType, Service, Span, Text,
         defaults::{CHECK_GRACE, check_name},
@@ -18,8 +18,18 @@ use crate::{
     },
 };
 
-pub(super) fn from_services(services: &[job::Service], names: &Names<'_>) -> Option<Vec<Service>> {
-    non_empty(services.iter().map(|service| from_service(service, names)).collect())
+/// `block` is the Consul of the task or group.
+pub(super) fn from_services(
+    services: &[job::Service],
+    block: Option<&ConsulAccess>,
+    names: &Names<'_>,
+) -> Option<Vec<Service>> {
+    let of_block = block.map_or(ConsulAccess::DEFAULT_CLUSTER, |access| &access.cluster);
+    let written = services.iter().map(|service| {
+        let cluster = service.consul_cluster().filter(|cluster| *cluster != of_block);
+        Service { cluster: cluster.map(ToOwned::to_owned), ..from_service(service, names) }
+    });
+    non_empty(written.collect())
 }
 
 fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
@@ -40,6 +50,8 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
             service.checks.iter().map(|check| from_check(check, &service.name, names.task)).collect(),
         ),
         task: service.task.clone(),
+        // See `from_services`.
+        cluster: None,
         identity: service.identity.as_ref().map(from_service_identity),
         publish: service
             .publish

@@ -35,7 +35,7 @@ pub(super) fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPo
         prestop: task.prestop.as_ref().map(from_prestop),
         actions: non_empty(task.actions.iter().map(from_action).collect()),
         restart: from_restart(&task.restart, restart).map(Into::into),
-        services: from_services(&task.services, names),
+        services: from_services(&task.services, task.consul.as_ref(), names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
         artifacts: non_empty(task.artifacts.iter().map(from_artifact).collect()),
         templates: non_empty(task.templates.iter().map(Template::of).collect()),

@@ -1,11 +1,12 @@
-//! The attributes that Consul's agent gives to this node: `consul.version` and others, for constraints of jobs.
+//! The attributes that Consul's agents give to this node: `consul.version` and others, for constraints of jobs.
 //!
-//! In: the Consul agent, and the published jobs. Out: attributes under Nomad's names. They stay as they are while Consul does
+//! In: the Consul agents, and the published jobs. Out: attributes under Nomad's names. They stay as they are while Consul does
 //! not answer: an interruption does not change where a job may run.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use herdlet_api_types::job::{Job, Provider};
+use futures_util::future::join_all;
+use herdlet_api_types::job::{ConsulAccess, Job};
 use herdlet_services::catalog::{ConsulConfig, ConsulError, ConsulFingerprint, ConsulReader};
 use tokio::{
     sync::{broadcast::error::RecvError, watch},
@@ -22,49 +23,57 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Attributes by name.
 pub(super) type Attributes = BTreeMap<String, String>;
 
-/// Queries a Consul agent.
+/// Queries Consul agents.
 #[derive(Debug)]
 pub(super) struct ConsulAttributes {
-    reader: ConsulReader,
-    is_named: bool,
-    sender: watch::Sender<Attributes>,
+    readers: BTreeMap<String, (ConsulReader, bool)>,
+    sender: watch::Sender<BTreeMap<String, Attributes>>,
 }
 
 impl ConsulAttributes {
-    /// Sends no request yet.
+    /// Sends no request yet. The receiver has the attributes by the name of the Consul.
     ///
     /// # Errors
-    /// If the HTTP client can't be created.
-    pub(super) fn new(config: &ConsulConfig) -> Result<(Self, watch::Receiver<Attributes>), ConsulError> {
-        let (sender, receiver) = watch::channel(Attributes::new());
-        Ok((Self { reader: ConsulReader::new(config)?, is_named: config.is_named(), sender }, receiver))
+    /// If an HTTP client can't be created.
+    pub(super) fn new(
+        configs: &BTreeMap<String, ConsulConfig>,
+    ) -> Result<(Self, watch::Receiver<BTreeMap<String, Attributes>>), ConsulError> {
+        let (sender, receiver) = watch::channel(BTreeMap::new());
+        let reader = |(name, config): (&String, &ConsulConfig)| {
+            Ok((name.clone(), (ConsulReader::new(config)?, config.is_named())))
+        };
+        let readers = configs.iter().map(reader).collect::<Result<_, ConsulError>>()?;
+        Ok((Self { readers, sender }, receiver))
     }
 
-    /// Queries the agent until this one ends. An agent whose address nobody has configured is queried only once a job
+    /// Queries the agents until this one ends. An agent whose address nobody has configured is queried only once a job
     /// needs Consul.
     pub(super) async fn follow(self, model: Arc<ReadModel>) {
-        if !self.is_named {
-            until_needed(&model).await;
-        }
-        let mut ticks = interval(PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let Some(found) =
-                timeout(ANSWER_MAX, ConsulFingerprint::query(&self.reader)).await.ok().flatten()
-            else {
-                continue;
-            };
-            self.sender.send_if_modified(|known| {
-                let differs = *known != found.attributes;
-                *known = found.attributes;
-                differs
-            });
-        }
+        let Self { readers, sender } = &self;
+        let all = readers.iter().map(async |(name, (reader, is_named))| {
+            if !is_named {
+                until_needed(&model).await;
+            }
+            follow_one(name, reader, sender).await;
+        });
+        join_all(all).await;
     }
 }
 
-/// Resolves once a job has a service in Consul, or a constraint on an attribute of Consul.
+async fn follow_one(name: &str, reader: &ConsulReader, sender: &watch::Sender<BTreeMap<String, Attributes>>) {
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(found) = timeout(ANSWER_MAX, ConsulFingerprint::query(reader)).await.ok().flatten() else {
+            continue;
+        };
+        let found = found.of_cluster(name).attributes;
+        sender.send_if_modified(|known| known.insert(name.to_owned(), found.clone()) != Some(found));
+    }
+}
+
+/// Resolves once a job has a service in the Consul `default`, or a constraint on an attribute of Consul.
 async fn until_needed(model: &ReadModel) {
     let mut changes = model.changes();
     if model.jobs().iter().any(|view| needs_consul(&view.job)) {
@@ -89,7 +98,7 @@ fn needs_consul(job: &Job) -> bool {
     let of_groups = job.groups.iter().flat_map(|group| {
         group.constraints.iter().chain(group.tasks.iter().flat_map(|task| &task.constraints))
     });
-    job.has_services_in(Provider::Consul)
+    job.consul_clusters().contains(ConsulAccess::DEFAULT_CLUSTER)
         || job.constraints.iter().chain(of_groups).any(|constraint| {
             let texts = [&*constraint.attribute, &*constraint.value];
             texts.iter().any(|text| text.contains("attr.consul.") || text.contains("attr.unique.consul."))

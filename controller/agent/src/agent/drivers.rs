@@ -11,6 +11,7 @@ use std::{
 use futures_util::{StreamExt as _, future::join_all};
 use herdlet_api_types::{driver::built_in, task::TaskStatus};
 use herdlet_base::paths::Paths;
+use herdlet_config::Config;
 use herdlet_driver::{
     AttemptId, Availability, DriverNews, Entries, Entry, Exited, Health, Recorded, Registry, TaskEvent,
 };
@@ -71,8 +72,8 @@ async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }:
 pub(super) struct Described {
     pub(super) bare: NodeFacts,
     pub(super) current: CurrentNode,
-    /// What Consul adds to it.
-    pub(super) consul: watch::Receiver<Attributes>,
+    /// What each Consul adds to it.
+    pub(super) consul: watch::Receiver<BTreeMap<String, Attributes>>,
     /// What Vault adds to it.
     pub(super) vault: watch::Receiver<Attributes>,
 }
@@ -122,7 +123,8 @@ impl Reported {
         let mut entries = drivers.watch();
         let mut reported = self;
         loop {
-            let others = [node.consul.borrow_and_update().clone(), node.vault.borrow_and_update().clone()];
+            let of_consuls = node.consul.borrow_and_update().clone().into_values().flatten().collect();
+            let others = [of_consuls, node.vault.borrow_and_update().clone()];
             let now = Self::at(&entries.borrow_and_update(), others);
             if now != reported {
                 report(&reported.away, &now.away);
@@ -272,12 +274,20 @@ pub enum Named {
     All,
 }
 
-/// The rules of the drivers that there are, now and whenever they change. Templates may not use the denied functions.
-pub fn rules(drivers: &Registry, named: Named, denied_functions: &[String]) -> watch::Receiver<Drivers> {
+/// The rules of the drivers that there are, now and whenever they change, and of the config. Templates may not use the denied functions.
+pub fn rules(drivers: &Registry, named: Named, config: &Config) -> watch::Receiver<Drivers> {
     let mut entries = drivers.watch();
     let now = Arc::clone(&entries.borrow_and_update());
-    let denied: Arc<[String]> = denied_functions.into();
-    let rules_of = move |entries: &Entries| rules_of(entries, named).denying(&denied);
+    let denied: Arc<[String]> = config.template.function_denylist.clone().into();
+    let consuls: Vec<String> = config.consul.all().into_keys().collect();
+    let rules_of = move |entries: &Entries| {
+        let rules = rules_of(entries, named).denying(&denied);
+        match named {
+            Named::Offered => rules.with_consuls(&consuls),
+            // A task whose Consul was removed from the config runs on.
+            Named::All => rules,
+        }
+    };
     let (sender, rules) = watch::channel(rules_of(&now));
     tokio::spawn(async move {
         let changed = async {
@@ -344,7 +354,7 @@ mod tests {
         let drivers = Registry::new().with(Arc::clone(&driver));
         let current = CurrentNode::new(NodeFacts::default());
         let (inbox, mut arrivals) = Inbox::with_capacity(4);
-        let (consul, of_consul) = watch::channel(Attributes::new());
+        let (consul, of_consul) = watch::channel(BTreeMap::new());
         let (vault, of_vault) = watch::channel(Attributes::new());
         let bare = NodeFacts::default();
         let node = Described { bare, current: current.clone(), consul: of_consul, vault: of_vault };
@@ -365,7 +375,8 @@ mod tests {
         assert!(away.is_empty());
         assert_eq!(facts.attributes["driver.stand_in.version"], "7");
         assert_eq!(current.get().attributes, facts.attributes);
-        consul.send_modify(|known| _ = known.insert("consul.version".to_owned(), "1.8.7".to_owned()));
+        let of_default = BTreeMap::from([("consul.version".to_owned(), "1.8.7".to_owned())]);
+        consul.send_modify(|known| _ = known.insert("default".to_owned(), of_default));
         let Input::Event(Event::Node { facts, .. }) = next().await else { panic!("another event") };
         assert_eq!(facts.attributes["consul.version"], "1.8.7");
         assert_eq!(facts.attributes["driver.stand_in.version"], "7");

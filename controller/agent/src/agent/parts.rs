@@ -3,14 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use herdlet_api_types::volume::Volume;
-use herdlet_config::{
-    artifact::Limits, consul::ConsulLogins, network::Network, template::Template, vault::VaultServer,
-};
+use herdlet_config::{artifact::Limits, network::Network, template::Template, vault::VaultServer};
 use herdlet_plan::{context::Settings, env::NodeFacts, identity_claims::Issuer};
-use herdlet_services::catalog::ConsulConfig;
 use herdlet_variables::Variables;
 
-use crate::{instance::Instance, planner::NoteSink, state_db::Opened};
+use crate::{consul::ConsulSettings, instance::Instance, planner::NoteSink, state_db::Opened};
 
 /// The components an agent is built from.
 pub struct Parts {
@@ -22,10 +19,8 @@ pub struct Parts {
     pub settings: Settings,
     /// Host volumes from the config.
     pub volumes: Vec<Volume>,
-    /// The address of the Consul agent.
-    pub consul: ConsulConfig,
-    /// How tasks and services log in there.
-    pub consul_logins: ConsulLogins,
+    /// The Consul agents by name, and how tasks and services log in there. One is `default`.
+    pub consuls: ConsulSettings,
     /// Above this pressure in percent, starts of lower priority wait.
     pub start_pressure_limit: u8,
     /// Users who may enter the directories of every allocation.

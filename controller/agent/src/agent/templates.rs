@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use herdlet_api_types::{Duration as Span, job::ConsulAccess};
+use herdlet_api_types::Duration as Span;
 use herdlet_config::template::Template;
 use herdlet_plan::{
     event::Event,
@@ -37,14 +37,19 @@ pub(super) fn settings(config: Template) -> Settings {
     }
 }
 
-/// Consul as a source of templates, by its name. No request is sent before a template needs it.
+/// Each Consul as a source of templates, by its name. No request is sent before a template needs it.
 ///
 /// # Errors
 /// If the HTTP client can't be created.
-pub(super) fn consuls(config: &ConsulConfig) -> Result<BTreeMap<String, Arc<dyn Region>>, ConsulError> {
-    let data = ConsulData::new(ConsulReader::new(config)?, config.namespace().to_owned());
-    let region: Arc<dyn Region> = Arc::new(ConsulRegion(Arc::new(data)));
-    Ok([(ConsulAccess::DEFAULT_CLUSTER.to_owned(), region)].into())
+pub(super) fn consuls(
+    configs: &BTreeMap<String, ConsulConfig>,
+) -> Result<BTreeMap<String, Arc<dyn Region>>, ConsulError> {
+    let region = |(name, config): (&String, &ConsulConfig)| {
+        let data = ConsulData::new(ConsulReader::new(config)?, config.namespace().to_owned());
+        let region: Arc<dyn Region> = Arc::new(ConsulRegion(Arc::new(data)));
+        Ok((name.clone(), region))
+    };
+    configs.iter().map(region).collect()
 }
 
 /// Passes on which tasks have templates with new data.

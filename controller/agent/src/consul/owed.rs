@@ -4,9 +4,10 @@
 //! repeated until Consul answers. Each token is stored until its log-out is confirmed, so that no crash of the agent and no outage leaves
 //! it valid. The store is in the runtime directory, as the tokens of services are: a reboot loses it.
 
-use std::{ffi::OsString, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
+use futures_util::future::join_all;
 use herdlet_api_types::AllocId;
 use herdlet_base::durable;
 use herdlet_runtime::off_thread;
@@ -47,15 +48,8 @@ pub struct IssuedToken {
     is_taken: bool,
 }
 
-/// The result of logging one token out.
-enum Attempt {
-    /// It is gone.
-    Done,
-    /// It must be tried again.
-    Failed,
-    /// Consul does not answer: requests for the others would only wait too.
-    Unreachable,
-}
+/// A file that can't be read now.
+struct Unreadable;
 
 impl OwedTokens {
     pub fn new(dir: PathBuf) -> Self {
@@ -104,47 +98,69 @@ impl OwedTokens {
         }
     }
 
-    /// Logs all stored tokens out. Returns whether none is left.
+    /// Logs all stored tokens out. Returns whether none is left. A Consul that does not answer delays no other.
     async fn log_out_all(self: &Arc<Self>, consuls: &Consuls) -> bool {
         let store = Arc::clone(self);
         let Ok(Ok(names)) = off_thread(move || store.names()).await else { return false };
         let mut is_done = true;
+        let mut by_cluster: BTreeMap<String, Vec<(OsString, OwedToken)>> = BTreeMap::new();
         for name in names {
-            match self.log_out(consuls, name).await {
-                Attempt::Done => {}
-                Attempt::Failed => is_done = false,
-                Attempt::Unreachable => return false,
+            match self.load(&name).await {
+                Ok(Some(token)) => {
+                    by_cluster.entry(token.held.place.cluster.clone()).or_default().push((name, token));
+                }
+                Ok(None) => is_done &= self.forget(name).await,
+                Err(Unreadable) => is_done = false,
             }
         }
-        is_done
+        let all =
+            by_cluster.iter().map(|(cluster, tokens)| self.log_out_of(consuls.cluster(cluster), tokens));
+        join_all(all).await.into_iter().all(|is_done_here| is_done_here) && is_done
     }
 
-    async fn log_out(self: &Arc<Self>, consuls: &Consuls, name: OsString) -> Attempt {
-        let (store, file) = (Arc::clone(self), name.clone());
-        let found = match off_thread(move || store.read(&file)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, ?name, "failed to read a token of Consul that must be logged out; retrying");
-                return Attempt::Failed;
-            }
-            Err(_) => return Attempt::Failed,
-        };
-        if let Some(token) = found {
-            match consuls.cluster(&token.held.place.cluster) {
+    /// Logs tokens of one Consul out. Returns whether none is left.
+    async fn log_out_of(
+        self: &Arc<Self>,
+        cluster: Option<&Arc<ConsulCluster>>,
+        tokens: &[(OsString, OwedToken)],
+    ) -> bool {
+        let mut is_done = true;
+        for (name, token) in tokens {
+            match cluster {
                 Some(cluster) => match token.log_out(cluster).await {
-                    Err(AclError::Unreachable { .. }) => return Attempt::Unreachable,
-                    Err(error) if !error.is_denied() => return Attempt::Failed,
+                    // Requests for the others would only wait too.
+                    Err(AclError::Unreachable { .. }) => return false,
+                    Err(error) if !error.is_denied() => {
+                        is_done = false;
+                        continue;
+                    }
                     Ok(()) | Err(_) => {}
                 },
                 // Nothing can be done about it; it may expire.
                 None => token.audit().end(Some("the agent's config has no such Consul")),
             }
+            is_done &= self.forget(name.clone()).await;
         }
+        is_done
+    }
+
+    /// Reads a stored token; `None` if its file is gone or damaged.
+    async fn load(self: &Arc<Self>, name: &OsString) -> Result<Option<OwedToken>, Unreadable> {
+        let (store, file) = (Arc::clone(self), name.clone());
+        match off_thread(move || store.read(&file)).await {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, ?name, "failed to read a token of Consul that must be logged out; retrying");
+                Err(Unreadable)
+            }
+            Err(_) => Err(Unreadable),
+        }
+    }
+
+    /// Removes a stored token. Returns whether that succeeded.
+    async fn forget(self: &Arc<Self>, name: OsString) -> bool {
         let store = Arc::clone(self);
-        match off_thread(move || store.remove(&name)).await {
-            Ok(Ok(())) => Attempt::Done,
-            Ok(Err(_)) | Err(_) => Attempt::Failed,
-        }
+        matches!(off_thread(move || store.remove(&name)).await, Ok(Ok(())))
     }
 
     fn names(&self) -> io::Result<Vec<OsString>> {

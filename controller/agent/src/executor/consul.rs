@@ -165,10 +165,8 @@ async fn ensure(
         TokenNeed::Nothing => return release(context, workload).await,
         TokenNeed::Token(cluster, identity) => (cluster, identity),
         TokenNeed::Unconfigured => {
-            let on = format!(
-                "Consul `{}`: this agent has only the Consul `default`: remove `cluster` from the block `consul`",
-                access.cluster
-            );
+            let known = context.consuls.known();
+            let on = format!("Consul `{}`: {known}: correct `cluster` of the block `consul`", access.cluster);
             return Ok(Outcome::Pending { on, ask_in: Span::from_std(UNCONFIGURED_PERIOD) });
         }
     };
@@ -180,7 +178,6 @@ async fn ensure(
     let files = TokenFiles { access: file_access::find(context, task).await?, ..files(context, workload) };
     let files = Arc::new(files);
     let session = Session {
-        consuls: &context.consuls,
         owed: &context.owed_tokens,
         cluster: &cluster,
         place: place_of(access),

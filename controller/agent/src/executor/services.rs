@@ -4,18 +4,19 @@
 //! deregistration needs no record of what was registered.
 
 mod operations;
+mod sweep;
 mod tokens;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+pub use sweep::sweep_consuls;
+
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Context as _;
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::{
     AllocId, InstanceId,
     alloc::Allocation,
     job::{Provider, Task},
     service::{CheckResult, Registration},
-    view::AllocView,
 };
 use herdlet_base::observation::Observation;
 use herdlet_plan::{
@@ -30,7 +31,7 @@ use herdlet_plan::{
 };
 use herdlet_runtime::Inbox;
 use herdlet_services::{
-    catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, Consul, ConsulConfig, ServiceOwner},
+    catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, ConsulClusters, ConsulConfig, ServiceOwner},
     checks::{Checks, Heard, Scripts},
     report::CheckReport,
 };
@@ -62,7 +63,7 @@ pub struct ServiceFeeds {
     reports: mpsc::Receiver<Heard>,
     events: mpsc::Receiver<CatalogEvent>,
     sender: mpsc::Sender<CatalogEvent>,
-    consul: Arc<Consul>,
+    consuls: Arc<ConsulClusters>,
     tokens: Arc<ServiceTokens>,
 }
 
@@ -73,24 +74,27 @@ impl Services {
     /// If the HTTP client can't be created.
     pub fn new(
         instance: InstanceId,
-        consul: &ConsulConfig,
+        consuls: &BTreeMap<String, ConsulConfig>,
         scripts: Arc<dyn Scripts>,
         tokens: Arc<ServiceTokens>,
     ) -> anyhow::Result<(Self, ServiceFeeds)> {
-        let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
+        let consuls = ConsulClusters::new(consuls, &instance).context("prepare the Consul catalogues")?;
+        let consuls = Arc::new(consuls);
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
         let (sender, events) = mpsc::channel(REPORTS_LEN);
-        let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
+        let checks = Checks::new(report_sender, scripts, Arc::clone(&consuls));
         let built_in = Arc::new(BuiltIn::new(sender.clone()));
-        let catalogs = Catalogs { built_in, consul: Arc::clone(&consul) };
-        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consul, tokens }))
+        let catalogs = Catalogs { built_in, consuls: Arc::clone(&consuls) };
+        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consuls, tokens }))
     }
 }
 
 impl ServiceFeeds {
     /// Converts reports into events for the planner until the agent ends.
     pub async fn follow(mut self, model: Arc<ReadModel>, inbox: Inbox<Input>) {
-        let watch = Arc::clone(&self.consul).watch(self.sender, CancellationToken::new());
+        let sender = &self.sender;
+        let watch =
+            self.consuls.for_each(|place| place.consul.watch(sender.clone(), CancellationToken::new()));
         tokio::pin!(watch);
         loop {
             let event = tokio::select! {
@@ -209,75 +213,6 @@ pub async fn task_checks(context: &Arc<Context>, attempted: &Attempted, verb: Pl
         return retry("find the task".to_owned());
     };
     checks(context, &owner, &resolved.registrations, verb)
-}
-
-/// Removes registrations of this instance from Consul that no live allocation wants, now and whenever leftovers are found. Call
-/// it once the desired state is complete. If Consul is not configured and no job uses it, sends no request.
-pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
-    let consul = &context.services.catalogs.consul;
-    loop {
-        let (keep, used) = desired_in_consul(&context, &model.allocs()).await;
-        // A crash may have left entries of a removed job. But don't contact a Consul on a machine that does not use one.
-        if used || consul.is_named() {
-            sweep_until_done(&context, &model, keep).await;
-        }
-        consul.until_leftovers().await;
-        // Registrations in transit are gone by then, or wanted.
-        tokio::time::sleep(LEFTOVERS_PAUSE).await;
-    }
-}
-
-/// Retries with growing delays until no unwanted registration is left.
-async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: BTreeSet<String>) {
-    let mut logged = None;
-    let delays = ExponentialBuilder::new().with_min_delay(SWEEP_AGAIN_MIN).with_max_delay(SWEEP_AGAIN_MAX);
-    for delay in delays.with_jitter().without_max_times().build() {
-        match context.services.catalogs.consul.sweep(&keep).await {
-            Ok(0) => return,
-            Ok(count) => {
-                tracing::info!(count, "removed leftover services from Consul");
-                return;
-            }
-            Err(error) => {
-                let why = error.to_string();
-                // Log the same error only once.
-                if logged.as_ref() != Some(&why) {
-                    tracing::warn!(error = why, "failed to remove leftover services from Consul; retrying");
-                    logged = Some(why);
-                }
-            }
-        }
-        tokio::time::sleep(delay).await;
-        (keep, _) = desired_in_consul(context, &model.allocs()).await;
-    }
-}
-
-/// How long to wait after leftovers were found before they are inspected again and removed.
-const LEFTOVERS_PAUSE: Duration = Duration::from_secs(1);
-
-/// The delay after the first failed removal. It doubles up to [`SWEEP_AGAIN_MAX`]; jitter at most doubles it.
-const SWEEP_AGAIN_MIN: Duration = Duration::from_millis(500);
-const SWEEP_AGAIN_MAX: Duration = Duration::from_secs(15);
-
-/// Ids of services that live allocations may want in Consul, and whether any allocation uses Consul.
-async fn desired_in_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
-    let mut keep = BTreeSet::new();
-    let mut used = false;
-    for view in views {
-        let Some(group) = view.spec.group() else { continue };
-        used |= group.all_services().any(|(_, service)| service.provider == Provider::Consul);
-        if view.status.is_terminal() {
-            continue;
-        }
-        keep.extend(of_group(context, &view.spec, None).1.ids);
-        for task in &group.tasks {
-            let Some(task) = Workload::named(&view.spec, &task.name) else { continue };
-            // The launch record and the network are not known here, nor needed: ids don't depend on addresses.
-            let resolved = of_attempt(context, &Attempted { task, launch: None }).await;
-            keep.extend(resolved.into_iter().flat_map(|(_, resolved)| resolved.ids));
-        }
-    }
-    (keep, used)
 }
 
 /// Resolved services, and the errors of the others.

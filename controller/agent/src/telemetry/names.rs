@@ -189,7 +189,7 @@ metrics! {
         "Time since the first of these tasks lost its data, or since the agent found it missing; 0 if there are none.";
     VAULT_LOGINS = Counter Number "vault_logins_total" ["result"]
         "Log-ins of tasks at Vault, by result (done, failed).";
-    CONSUL_LOGINS = Counter Number "consul_logins_total" ["result"]
+    CONSUL_LOGINS = Counter Number "consul_logins_total" ["cluster", "result"]
         "Log-ins of tasks and services at Consul, by result (done, failed).";
     VAULT_OUTDATED = Gauge Number "vault_tokens_outdated" []
         "Tasks that keep a token of Vault which can't be renewed now.";

@@ -21,7 +21,7 @@ use herdlet_plan::{
     turn::{Drifted, View},
 };
 use herdlet_runtime::{CommitIndex, Publisher};
-use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_services::catalog::{BuiltIn, ConsulClusters};
 
 use super::{names::Kind, *};
 
@@ -60,7 +60,10 @@ fn node_with(contact: Option<NodeContact>) -> Node {
         }),
         isolation: "cgroup",
         state_bytes: Box::new(|| 4096),
-        catalogs: Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::new(Consul::absent()) },
+        catalogs: Catalogs {
+            built_in: Arc::new(BuiltIn::default()),
+            consuls: Arc::new(ConsulClusters::absent()),
+        },
         published: Box::new(|| PublishedCounts { open: 2, waiting: 1, targets: 5 }),
         templates: Box::new(|| Figures {
             queries: 4,
@@ -70,7 +73,10 @@ fn node_with(contact: Option<NodeContact>) -> Node {
             outdated: 3,
             outdated_for: Duration::from_secs(90),
         }),
-        consul_logins: Box::new(|| crate::consul::ConsulLoginFigures { logged_in: 5, failed: 6 }),
+        consul_logins: Box::new(|| {
+            let figures = crate::consul::ConsulLoginFigures { logged_in: 5, failed: 6 };
+            [("default".to_owned(), figures)].into()
+        }),
         vault: Box::new(|| VaultFigures {
             logged_in: 5,
             failed: 2,

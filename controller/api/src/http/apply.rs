@@ -71,7 +71,7 @@ impl Shared {
         let users = herdlet_runtime::off_thread(move || users::warnings(tasks));
         let (drivers, asked) = (self.drivers.clone(), jobs.to_vec());
         let refusals = herdlet_runtime::off_thread(move || drivers.refusals(&asked));
-        let (consul, users, refusals) = tokio::join!(Catalogs::lacking(&self.consul, jobs), users, refusals);
+        let (consul, users, refusals) = tokio::join!(Catalogs::lacking(&self.consuls, jobs), users, refusals);
         let current =
             |key: &_| self.model.job(key).filter(|view| !view.deleting).map(|view| Arc::clone(&view.job));
         let cycles = depends::warnings(jobs, current);

@@ -18,7 +18,7 @@ use herdlet_driver::Registry;
 use herdlet_manifest::manifests::Drivers;
 use herdlet_plan::{env::NodeFacts, turn::View};
 use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
-use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_services::catalog::{BuiltIn, ConsulClusters};
 use herdlet_variables::{KeySource, Store, Variables};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -76,7 +76,7 @@ impl ApiFixture {
             catalog: Arc::new(BuiltIn::default()),
             published: Box::new(|_| None),
             plugins: Box::new(Vec::new),
-            consul: Arc::new(Consul::absent()),
+            consuls: Arc::new(ConsulClusters::absent()),
             variables: Arc::new(Variables::new(variables)),
             template_users: Box::new(|_| Default::default()),
             evaluations: Evaluations::default(),

@@ -21,7 +21,7 @@ pub(super) enum Key {
 pub(super) type Keys = &'static [(&'static str, Key)];
 
 use Key::{Block, Field, Satisfied, Special, Unused};
-use ValueKind::{Address, Flag, Percent, Span, Text, Texts, Whole};
+use ValueKind::{Address, Flag, Percent, SockAddress, Span, Text, Texts, Whole};
 use herdlet_manifest::yaml::Entry;
 
 /// The keys at the top of a file.
@@ -259,55 +259,40 @@ const TLS: Keys = &[
     ("verify_server_hostname", Field(Flag, "cluster.tls.verify_server_hostname")),
 ];
 
+/// Fields are below `consul`, or `consul.clusters.NAME`.
 pub(super) const CONSUL: Keys = &[
-    ("address", Special(special::consul_address)),
+    ("address", Field(SockAddress, "address")),
     ("allow_unauthenticated", Satisfied),
     ("auth", Unused),
     ("auto_advertise", Unused),
-    ("ca_file", Field(Text, "consul.ca_file")),
-    ("cert_file", Field(Text, "consul.cert_file")),
+    ("ca_file", Field(Text, "ca_file")),
+    ("cert_file", Field(Text, "cert_file")),
     ("checks_use_advertise", Unused),
-    ("client_auto_join", Field(Flag, "consul.client_auto_join")),
+    ("client_auto_join", Field(Flag, "client_auto_join")),
     ("client_failures_before_critical", Unused),
     ("client_failures_before_warning", Unused),
     ("client_http_check_name", Unused),
     ("client_service_name", Unused),
     ("grpc_address", Unused),
     ("grpc_ca_file", Unused),
-    ("key_file", Field(Text, "consul.key_file")),
+    ("key_file", Field(Text, "key_file")),
     ("name", Satisfied),
-    ("namespace", Field(Text, "consul.namespace")),
+    ("namespace", Field(Text, "namespace")),
     ("server_auto_join", Satisfied),
     ("server_http_check_name", Satisfied),
     ("server_rpc_check_name", Satisfied),
     ("server_serf_check_name", Satisfied),
     ("server_service_name", Unused),
-    ("service_auth_method", Field(Text, "consul.service_auth_method")),
-    ("service_identity", Block(CONSUL_SERVICE_IDENTITY)),
+    ("service_auth_method", Field(Text, "service_auth_method")),
+    ("service_identity", Block(LOGIN_IDENTITY)),
     ("share_ssl", Satisfied),
-    ("ssl", Special(special::consul_ssl)),
+    ("ssl", Field(Flag, "ssl")),
     ("tags", Unused),
-    ("task_auth_method", Field(Text, "consul.task_auth_method")),
-    ("task_identity", Block(CONSUL_TASK_IDENTITY)),
+    ("task_auth_method", Field(Text, "task_auth_method")),
+    ("task_identity", Block(LOGIN_IDENTITY)),
     ("timeout", Unused),
-    ("token", Field(Text, "consul.token")),
-    ("verify_ssl", Field(Flag, "consul.verify_ssl")),
-];
-
-const CONSUL_SERVICE_IDENTITY: Keys = &[
-    ("aud", Field(Texts, "consul.service_identity.aud")),
-    ("env", Unused),
-    ("extra_claims", Unused),
-    ("file", Unused),
-    ("ttl", Field(Span, "consul.service_identity.ttl")),
-];
-
-const CONSUL_TASK_IDENTITY: Keys = &[
-    ("aud", Field(Texts, "consul.task_identity.aud")),
-    ("env", Unused),
-    ("extra_claims", Unused),
-    ("file", Unused),
-    ("ttl", Field(Span, "consul.task_identity.ttl")),
+    ("token", Field(Text, "token")),
+    ("verify_ssl", Field(Flag, "verify_ssl")),
 ];
 
 /// Fields are below `vault.NAME`.
@@ -319,7 +304,7 @@ pub(super) const VAULT: Keys = &[
     ("ca_path", Field(Text, "ca_path")),
     ("cert_file", Field(Text, "cert_file")),
     ("create_from_role", Field(Text, "create_from_role")),
-    ("default_identity", Block(VAULT_IDENTITY)),
+    ("default_identity", Block(LOGIN_IDENTITY)),
     ("enabled", Field(Flag, "enabled")),
     ("jwt_auth_backend_path", Field(Text, "jwt_auth_backend_path")),
     ("key_file", Field(Text, "key_file")),
@@ -331,7 +316,7 @@ pub(super) const VAULT: Keys = &[
     ("token", Satisfied),
 ];
 
-const VAULT_IDENTITY: Keys = &[
+const LOGIN_IDENTITY: Keys = &[
     ("aud", Field(Texts, "aud")),
     ("env", Unused),
     ("extra_claims", Unused),

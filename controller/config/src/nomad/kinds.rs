@@ -15,6 +15,8 @@ use super::{draft, sockaddr};
 pub(super) enum ValueKind {
     Text,
     /// A text that may be a template of an address.
+    SockAddress,
+    /// A text that may be a template of several addresses, of which the first is used.
     Address,
     Flag,
     /// A non-negative integer.
@@ -43,13 +45,13 @@ impl ValueKind {
                 let text = node.scalar_text().ok_or_else(|| misfit("a string"))?;
                 Ok(draft::text(text, position))
             }
+            Self::SockAddress => {
+                let text = node.scalar_text().ok_or_else(|| misfit("a string"))?;
+                Ok(draft::text(expanded(text, interfaces)?, position))
+            }
             Self::Address => {
                 let text = node.scalar_text().ok_or_else(|| misfit("an address"))?;
-                let text = if text.contains("{{") {
-                    sockaddr::expand(text, &interfaces())?
-                } else {
-                    text.to_owned()
-                };
+                let text = expanded(text, interfaces)?;
                 // Nomad can listen on several addresses; only the first one is used.
                 let first = text.split_whitespace().next().unwrap_or_default();
                 Ok(draft::text(first, position))
@@ -106,6 +108,10 @@ impl ValueKind {
             }
         }
     }
+}
+
+fn expanded(text: &str, interfaces: &dyn Fn() -> Vec<Interface>) -> Result<String, String> {
+    if text.contains("{{") { sockaddr::expand(text, &interfaces()) } else { Ok(text.to_owned()) }
 }
 
 /// Parses a boolean like Go's `strconv.ParseBool`.

@@ -287,7 +287,7 @@ fn config_problems_are_reported_together() {
 #[test]
 fn unused_or_unknown_settings_are_warnings() {
     let text = "vault { enabled = false tokn = \"x\" }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  alloc_dir = \"/opt\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
-                \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } imagine = 1 } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
+                \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } imagine = 1 } }\nconsul { name = \"other\" address = \"x\" timeout = \"5s\" }\nwhatever = {}\n\
                 plugin \"raw-exec\" {}\ntls { ca_file = \"/ca.pem\" }\n";
     let config = config_of(&[("client.hcl", text)]).unwrap();
     assert_eq!(
@@ -299,7 +299,7 @@ fn unused_or_unknown_settings_are_warnings() {
             "client.hcl:6:33: client.host_volume.a.readonly: is not a known key; did you mean read_only?",
             "client.hcl:8:13: client.options.env.denylist: is not used by herdlet",
             "client.hcl:10:48: plugin.docker.config.imagine: is not used by herdlet",
-            "client.hcl:11:1: consul.other: is not used by herdlet",
+            "client.hcl:11:39: consul.timeout: is not used by herdlet",
             "client.hcl:12:1: whatever: is not a known key",
             "client.hcl:13:8: plugin.raw-exec: is not used by herdlet; did you mean raw_exec?",
             "client.hcl:14:17: cluster.tls: connections to servers do not use TLS, because rpc is not true",
@@ -329,6 +329,28 @@ vault { name = "off" enabled = false address = "https://off" }"#;
     assert_eq!((eu.namespace.as_deref(), eu.auth_path.as_str(), eu.skip_verify), (Some("ns"), "jwt", true));
     let wrong = load(&[("a.hcl", r#"vault { address = "vault:8200" }"#)]).unwrap_err();
     assert!(lines(&wrong)[0].starts_with("a.hcl:1:19: vault.address: must be like"), "{wrong}");
+}
+
+#[test]
+fn consuls_are_read_by_name() {
+    let text = r#"client { enabled = true servers = ["10.0.0.1"] }
+consul { address = "10.0.0.2:8500" service_identity { aud = ["c"] ttl = "10m" } }
+consul { name = "eu" address = "eu:8501" ssl = true token = "s3cret" namespace = "ns" client_auto_join = true
+  task_identity { aud = ["e"] } task_auth_method = "jwt" }
+consul { name = "local" }"#;
+    let config = config_of(&[("a.hcl", text)]).unwrap();
+    assert!(config.warnings.is_empty(), "{}", config.warnings);
+    let all = config.consul.all();
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["default", "eu", "local"]);
+    let addresses: Vec<_> = all.values().filter_map(|one| one.address.as_deref()).collect();
+    assert_eq!(addresses, ["10.0.0.2:8500", "https://eu:8501", "127.0.0.1:8500"]);
+    let (default, eu) = (&all["default"], &all["eu"]);
+    assert_eq!(default.logins().services.identity.unwrap().audiences, ["c"]);
+    assert_eq!((eu.namespace.as_deref(), eu.token.as_ref().unwrap().reveal()), (Some("ns"), "s3cret"));
+    let tasks = eu.logins().tasks;
+    assert_eq!((tasks.method.as_str(), &*tasks.identity.unwrap().audiences), ("jwt", &["e".to_owned()][..]));
+    let wrong = load(&[("a.hcl", r#"consul { name = "a.b" }"#)]).unwrap_err();
+    assert!(lines(&wrong)[0].contains("consul.name: must not contain a dot"), "{wrong}");
 }
 
 #[test]

@@ -10,11 +10,13 @@ use schemars::Schema;
 
 use crate::yaml;
 
-/// The task drivers that manifests may use, and the functions that their templates may not use. Clones are cheap.
+/// The task drivers and Consuls that manifests may use, and the functions that their templates may not use. Clones are cheap.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drivers {
     rules: Arc<BTreeMap<String, DriverRules>>,
     denied_functions: Arc<[String]>,
+    /// Absent if the agent's config is not known.
+    consuls: Option<Arc<[String]>>,
 }
 
 /// Functions that templates may not use unless the agent's config allows them, as in Nomad.
@@ -42,6 +44,20 @@ impl Drivers {
     /// The same drivers, with other functions that templates may not use; `*` is any text.
     pub fn denying(self, functions: &[String]) -> Self {
         Self { denied_functions: functions.into(), ..self }
+    }
+
+    /// The same drivers, with the names of the Consuls that there are.
+    pub fn with_consuls(self, names: &[String]) -> Self {
+        Self { consuls: Some(names.into()), ..self }
+    }
+
+    /// Why there is no Consul of this name.
+    pub(super) fn consul_problem(&self, name: &str) -> Option<String> {
+        let known = self.consuls.as_ref().filter(|known| !known.iter().any(|one| one == name))?;
+        let known = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "the agent's config has no Consul `{name}`; use one of {known}, or add it to `consul.clusters` of the config"
+        ))
     }
 
     /// The functions that templates may not use.
@@ -74,6 +90,7 @@ impl<'i> FromIterator<&'i DriverInfo> for Drivers {
             capabilities: info.capabilities,
         };
         let rules = infos.into_iter().map(|info| (info.name.clone(), rules(info))).collect();
-        Self { rules: Arc::new(rules), denied_functions: DENIED_FUNCTIONS.map(str::to_owned).into() }
+        let denied_functions = DENIED_FUNCTIONS.map(str::to_owned).into();
+        Self { rules: Arc::new(rules), denied_functions, consuls: None }
     }
 }

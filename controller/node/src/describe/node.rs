@@ -76,7 +76,7 @@ pub struct Fixed {
 #[derive(Debug, Clone, Default)]
 pub struct Parts {
     pub networks: Networks,
-    pub consul: ConsulFingerprint,
+    pub consuls: BTreeMap<String, ConsulFingerprint>,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub meta: NodeMeta,
     /// Versions of plugins that fetch secrets, by name.
@@ -161,7 +161,8 @@ impl Fixed {
         let http_addr = cluster.http_addr(parts.networks.ip);
         let reserved = self.reserved.plus(parts.reserved);
         let ports = self.reserved_ports.union(&parts.reserved_ports).copied().collect();
-        let links = parts.consul.link.iter().map(|name| ("consul".to_owned(), name.clone()));
+        let links = parts.consuls.values().filter_map(|known| known.link.as_ref());
+        let links = links.map(|name| ("consul".to_owned(), name.clone()));
         let host_networks = cluster.network.host_networks.iter().map(|network| {
             let cidr: Vec<String> = network.cidr.iter().map(ToString::to_string).collect();
             let described = HostNetwork {
@@ -221,7 +222,7 @@ impl Fixed {
         if let Some(ip) = parts.networks.ip {
             attributes.insert("unique.network.ip-address".to_owned(), ip.to_string());
         }
-        attributes.extend(parts.consul.attributes.clone());
+        attributes.extend(parts.consuls.values().flat_map(|known| known.attributes.clone()));
         let plugins = parts.secrets_plugins.iter().map(|(name, version)| (name.as_str(), version.as_str()));
         for (name, version) in plugins.chain(BUILT_IN_SECRETS) {
             attributes.insert(format!("plugins.secrets.{name}.version"), version.to_owned());

@@ -318,7 +318,7 @@ async fn consul_attributes_exist_while_it_answers() {
         assert_eq!(node.wait_for(known).await.unwrap().links["consul"], "dc1.n");
     };
     tokio::select! {
-        () = describer.follow_consul(Some(&consul), Duration::from_millis(20)) => {}
+        () = describer.follow_consul("default", &consul, Duration::from_millis(20)) => {}
         () = story => {}
     }
 }

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 mod acl;
 mod client;
+mod clusters;
 mod config;
 mod data;
 mod desired;
@@ -37,6 +38,7 @@ mod tokens;
 mod watching;
 
 pub use acl::{AclError, ConsulLogin, ConsulToken};
+pub use clusters::{ConsulClusters, Place};
 pub use config::{ConsulConfig, ConsulConfigError, Verification};
 pub use data::{DataError, DataRequest, DataResponse, path_of};
 pub use desired::ServiceCounts;
@@ -47,7 +49,7 @@ pub use reader::ConsulReader;
 pub use tokens::check_service_token;
 
 use self::{
-    client::HttpApi,
+    client::{HttpApi, Scope},
     desired::{CheckResults, DesiredServices},
     entry::{Entry, META_INSTANCE},
     listing::{Items, Listing, Shared},
@@ -96,6 +98,21 @@ impl Consul {
             results: Mutex::default(),
             leftovers: Notify::new(),
         })
+    }
+
+    /// A client of the same agent for another namespace and partition.
+    fn in_scope(&self, config: &ConsulConfig, scope: Scope) -> Self {
+        Self {
+            instance: self.instance.clone(),
+            api: self.api.in_scope(scope),
+            tokens: Tokens::new(config),
+            is_named: self.is_named,
+            held: DesiredServices::default(),
+            listings: Shared::default(),
+            registered_with: Mutex::default(),
+            results: Mutex::default(),
+            leftovers: Notify::new(),
+        }
     }
 
     /// A client for an agent that does not exist.

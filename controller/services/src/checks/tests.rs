@@ -102,7 +102,7 @@ impl Scripts for ScriptedCommands {
 }
 
 fn checks_to(reports: mpsc::Sender<Heard>) -> Checks {
-    Checks::new(reports, Arc::new(ScriptedCommands::default()), Arc::new(Consul::absent()))
+    Checks::new(reports, Arc::new(ScriptedCommands::default()), Arc::new(ConsulClusters::absent()))
 }
 
 fn script(arg: &str) -> CheckKind {

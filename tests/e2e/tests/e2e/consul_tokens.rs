@@ -146,16 +146,10 @@ fn a_task_without_a_token_waits_and_the_others_run() {
     consul.put("/v1/kv/app/greeting", "hello");
     let (mut agent, api) = agent_of(&consul);
     agent.apply(&job("first", "service", "", &[sleeper("t", "consul: {}")]));
-    agent.apply(&job("other", "service", "", &[sleeper("t", "consul: {cluster: eu}")]));
     agent.apply_and_wait(&job("plain", "service", "", &[sleeper("t", "")]));
     let explained =
         until_explained(&agent, "first", "it has no such auth method (auth method `nomad-workloads`)");
     assert!(explained.contains("Consul token: getting it failed"), "{explained}");
-    until_explained(
-        &agent,
-        "other",
-        "waits for Consul `eu`: this agent has only the Consul `default`: remove `cluster` from the block `consul`",
-    );
     assert!(logins(&agent, "failed") > 0.0);
     consul.trust(&api);
     agent.cli(&["wait", "first"]).success();

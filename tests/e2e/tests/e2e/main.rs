@@ -15,6 +15,7 @@ mod commands;
 mod common;
 mod compose;
 mod consul;
+mod consul_clusters;
 mod consul_tokens;
 mod containers;
 mod containers_builtin;

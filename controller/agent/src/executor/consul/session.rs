@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     consul::{
-        ConsulCluster, Consuls, new_token,
+        ConsulCluster, new_token,
         owed::{IssuedToken, OwedToken, OwedTokens},
     },
     executor::{Refusal, blocking::on_files},
@@ -53,7 +53,6 @@ pub(in crate::executor) trait Keeper: Sync {
 
 /// A holder at a Consul.
 pub(in crate::executor) struct Session<'a> {
-    pub(in crate::executor) consuls: &'a Consuls,
     pub(in crate::executor) owed: &'a Arc<OwedTokens>,
     pub(in crate::executor) cluster: &'a Arc<ConsulCluster>,
     pub(in crate::executor) place: TokenPlace,
@@ -206,7 +205,7 @@ impl Session<'_> {
             let token = OwedToken { alloc: holder.alloc, holder: holder.name, held };
             Ok(IssuedToken::new(owed, token))
         };
-        match self.consuls.log_in(self.cluster, request).await {
+        match self.cluster.log_in(request).await {
             Ok(issued) => Ok(issued.take()),
             Err(error) => {
                 let why = format!("{error} (auth method `{}`)", self.method);

@@ -16,7 +16,7 @@ use herdlet_api_types::{
     job::{ConsulAccess, Identity, Provider, Service},
     service::Registration,
 };
-use herdlet_services::catalog::ServiceOwner;
+use herdlet_services::catalog::{Consul, ServiceOwner};
 use herdlet_vault::{lease::Step, secret::SecretText};
 use tokio::time::timeout;
 
@@ -61,24 +61,23 @@ pub(super) async fn ensure(
     (alloc, owner): (&Arc<Allocation>, &ServiceOwner),
     (registrations, specs): (&[Registration], &Specs<'_>),
 ) -> Result<Tokens, Refusal> {
-    let Some(cluster) = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER) else {
-        return Ok(Tokens::default());
-    };
     let mut kept = read(context, owner).await?;
     make_known(context, owner, &kept);
     let (mut wanted, mut tokens) = (Vec::new(), Tokens::default());
     for one in registrations.iter().filter(|one| one.provider == Provider::Consul) {
+        // Without it, the registration fails too.
+        let Some(cluster) = context.consuls.cluster(cluster_of(one)) else { continue };
         let spec = specs.get(&one.id);
         let identity = spec.and_then(|service| identity_of((alloc, owner, service), &one.name, cluster));
         match identity {
             Some(identity) => {
                 tokens.wanted.insert(one.id.clone());
-                wanted.push((one, spec, identity, kept.remove(&one.id)));
+                wanted.push((one, cluster, spec, identity, kept.remove(&one.id)));
             }
-            None => context.services.catalogs.consul.set_token(&one.id, &one.checks, None),
+            None => set_token(context, one, None),
         }
     }
-    let logins = wanted.into_iter().map(async |(one, spec, identity, last)| {
+    let logins = wanted.into_iter().map(async |(one, cluster, spec, identity, last)| {
         let keeper = ServiceKeeper {
             context,
             alloc,
@@ -89,16 +88,20 @@ pub(super) async fn ensure(
             identity,
         };
         let session = Session {
-            consuls: &context.consuls,
             owed: &context.owed_tokens,
             cluster,
-            place: TokenPlace { cluster: cluster.name.clone(), namespace: None, partition: None },
+            place: place_of(one),
             method: &cluster.logins.services.method,
             holder: Holder { alloc: alloc.id, name: TokenHolder::Service(one.name.clone()) },
             replacement_max: REPLACEMENT_MAX,
         };
         let result = async {
-            let held = session.ensure(last.map(|token| token.held), &keeper).await?;
+            let mut last = last.map(|token| token.held);
+            // The service was in another place before.
+            if let Some(other) = last.take_if(|held| held.place != session.place) {
+                session.owe(other).await?;
+            }
+            let held = session.ensure(last, &keeper).await?;
             keeper.keep(&held).await?;
             Ok::<_, Refusal>(held)
         };
@@ -108,7 +111,7 @@ pub(super) async fn ensure(
     for (one, result) in join_all(logins).await {
         match result {
             Ok(held) => {
-                context.services.catalogs.consul.set_token(&one.id, &one.checks, Some(held.reveal()));
+                set_token(context, one, Some(&held));
                 current.push(held);
             }
             Err(refusal) => {
@@ -140,7 +143,7 @@ pub(super) async fn load_known(
     kept.retain(|_, token| is_usable(token));
     for one in registrations {
         if let Some(token) = kept.get(&one.id) {
-            context.services.catalogs.consul.set_token(&one.id, &one.checks, Some(token.held.reveal()));
+            set_token(context, one, Some(&token.held));
         }
     }
     context.service_tokens.note(owner, kept.values().map(|token| &token.held));
@@ -154,8 +157,8 @@ pub(super) fn lack(
     (registrations, specs): (&[Registration], &Specs<'_>),
     kept: &TokensById,
 ) -> Option<String> {
-    let cluster = context.consuls.cluster(ConsulAccess::DEFAULT_CLUSTER)?;
     registrations.iter().filter(|one| one.provider == Provider::Consul).find_map(|one| {
+        let cluster = context.consuls.cluster(cluster_of(one))?;
         let service = specs.get(&one.id)?;
         identity_of((alloc, owner, service), &one.name, cluster)?;
         match kept.get(&one.id).map(|token| token.held.lease.step(boot_now())) {
@@ -174,7 +177,9 @@ pub(super) async fn release(
 ) -> Result<(), Refusal> {
     let kept = read(context, owner).await?;
     for mut token in kept.into_values().filter(|token| !wanted.contains(&token.id)) {
-        context.services.catalogs.consul.set_token(&token.id, &[], None);
+        if let Some(consul) = catalog_of(context, &token.held.place) {
+            consul.set_token(&token.id, &[], None);
+        }
         let (owed, tokens, alloc) =
             (Arc::clone(&context.owed_tokens), Arc::clone(&context.service_tokens), owner.alloc);
         on_files("store the token of a service for its log-out", move || {
@@ -195,13 +200,35 @@ pub(super) async fn release(
 
 /// Makes the tokens that can be used known to the catalogue, which needs them to deregister services that are no longer wanted.
 fn make_known(context: &Context, owner: &ServiceOwner, kept: &TokensById) {
-    let consul = &context.services.catalogs.consul;
-    if !kept.is_empty() {
+    for (id, token) in kept {
+        let Some(consul) = catalog_of(context, &token.held.place) else { continue };
         consul.may_hold(owner, kept.len());
+        if is_usable(token) {
+            consul.set_token(id, &[], Some(token.held.reveal()));
+        }
     }
-    for (id, token) in kept.iter().filter(|(_, token)| is_usable(token)) {
-        consul.set_token(id, &[], Some(token.held.reveal()));
+}
+
+/// The Consul in which a service with a token is registered.
+fn catalog_of(context: &Context, place: &TokenPlace) -> Option<Arc<Consul>> {
+    let TokenPlace { cluster, namespace, partition } = place.clone();
+    context.services.catalogs.consuls.find(Some(&ConsulAccess { cluster, namespace, partition }))
+}
+
+fn set_token(context: &Context, one: &Registration, token: Option<&HeldToken>) {
+    if let Some(consul) = context.services.catalogs.consuls.find(one.consul.as_ref()) {
+        consul.set_token(&one.id, &one.checks, token.map(HeldToken::reveal));
     }
+}
+
+fn cluster_of(one: &Registration) -> &str {
+    one.consul.as_ref().map_or(ConsulAccess::DEFAULT_CLUSTER, |access| &access.cluster)
+}
+
+fn place_of(one: &Registration) -> TokenPlace {
+    let default = || ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+    let ConsulAccess { cluster, namespace, partition } = one.consul.clone().unwrap_or_else(default);
+    TokenPlace { cluster, namespace, partition }
 }
 
 fn is_usable(token: &ServiceToken) -> bool {

@@ -2,13 +2,16 @@
 
 use std::{path::Path, sync::Arc};
 
-use herdlet_api_types::driver::{DriverInfo, EXEC, JAVA, PODMAN, QEMU, built_in};
+use herdlet_api_types::{
+    driver::{DriverInfo, EXEC, JAVA, PODMAN, QEMU, built_in},
+    job::ConsulAccess,
+};
 use herdlet_manifest::yaml::{Entry, Node, Value, phrases::describe_node};
 
 use super::{
     super::{
         Reading,
-        draft::{flag, map, text},
+        draft::{map, text},
         join,
         kinds::{ValueKind, as_bool},
         meant, sockaddr,
@@ -50,8 +53,9 @@ pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &
     }
 }
 
-/// Nomad's default.
+/// Nomad's defaults.
 const VAULT_ADDRESS: &str = "https://vault.service.consul:8200";
+const CONSUL_ADDRESS: &str = "127.0.0.1:8500";
 
 /// Reads a server of Vault. The block may be repeated (1.7 and later), each with its name.
 pub(in crate::nomad) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
@@ -69,11 +73,12 @@ pub(in crate::nomad) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &s
             reading.names.push((at.clone(), path.to_owned()));
             reading.draft.put_default(&at, text(VAULT_ADDRESS, body.position));
         }
-        vault_body(reading, &body, (VAULT, path), &ours);
+        named_body(reading, &body, (VAULT, path), &ours);
     }
 }
 
-fn vault_body(reading: &mut Reading<'_>, body: &Node, (keys, path): (Keys, &str), ours: &str) {
+/// Reads a block whose fields are below `ours`.
+fn named_body(reading: &mut Reading<'_>, body: &Node, (keys, path): (Keys, &str), ours: &str) {
     for entry in body.entries().unwrap_or_default() {
         let path = join(path, &entry.key);
         match keys.iter().find(|(name, _)| *name == &*entry.key).map(|(_, key)| key) {
@@ -85,7 +90,7 @@ fn vault_body(reading: &mut Reading<'_>, body: &Node, (keys, path): (Keys, &str)
             Some(Key::Block(keys)) => {
                 let ours = format!("{ours}.{}", entry.key);
                 for body in reading.bodies(entry, &path) {
-                    vault_body(reading, &body, (keys, &path), &ours);
+                    named_body(reading, &body, (keys, &path), &ours);
                 }
             }
             Some(Key::Unused) => reading.unused(entry, &path),
@@ -282,30 +287,27 @@ fn driver_options(reading: &mut Reading<'_>, driver: &DriverInfo, body: &Node, p
     }
 }
 
-/// Reads the default Consul. Others (1.7 and later) have a name and are unused.
+/// Reads a Consul. The block may be repeated (1.7 and later), each with its name.
 pub(in crate::nomad) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
-        let name = body.get("name").and_then(Node::scalar_text).unwrap_or("default");
-        if name == "default" {
-            reading.body(&body, CONSUL, path);
-        } else {
-            reading.unused(entry, &join(path, name));
+        let name = body.get("name").and_then(Node::scalar_text).unwrap_or(ConsulAccess::DEFAULT_CLUSTER);
+        if name == ConsulAccess::DEFAULT_CLUSTER {
+            named_body(reading, &body, (CONSUL, path), "consul");
+            continue;
         }
-    }
-}
-
-pub(in crate::nomad) fn consul_address(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let Some(address) = take(reading, ValueKind::Text, entry, path) else { return };
-    match sockaddr_of(reading, &address.text) {
-        Ok(expanded) => reading.put("consul.address", path, text(expanded, address.position)),
-        Err(message) => reading.report(address.position, path, message),
-    }
-}
-
-pub(in crate::nomad) fn consul_ssl(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let is_on = take(reading, ValueKind::Flag, entry, path).is_some_and(|on| as_bool(&on.text) == Some(true));
-    if is_on {
-        reading.put("consul.ssl", path, flag(true, entry.value.position));
+        if name.contains('.') {
+            let message = "must not contain a dot, because jobs name it in `cluster`".to_owned();
+            reading.report(body.position, &join(path, "name"), message);
+            continue;
+        }
+        let ours = format!("consul.clusters.{name}");
+        let at = format!("{ours}.address");
+        reading.names.push((at.clone(), path.to_owned()));
+        reading.draft.put_default(&at, text(CONSUL_ADDRESS, body.position));
+        // Only the default one is searched for servers.
+        let own = body.entries().unwrap_or_default().iter().filter(|own| &*own.key != "client_auto_join");
+        let body = Node { value: Value::Map(own.cloned().collect()), ..Node::clone(&body) };
+        named_body(reading, &body, (CONSUL, path), &ours);
     }
 }
 

@@ -1,6 +1,6 @@
 //! `consul` blocks: what is refused, and the same block in three languages.
 
-use herdlet_api_types::job::ConsulAccess;
+use herdlet_api_types::{job::ConsulAccess, nomad};
 
 use super::{Drivers, parse, read};
 
@@ -17,7 +17,6 @@ fn job(group: &str, task: &str) -> String {
 
 #[test]
 fn a_block_that_cannot_be_meant_so_is_refused() {
-    let in_consul = "services: [{name: a, provider: consul}]";
     for (group, task, expected) in [
         ("count: 1", "consul: {cluster: \"a b\"}", "consul.cluster: must be at most 64 letters"),
         ("count: 1", "consul: {namespace: a/b}", "consul.namespace: must be at most 64 letters"),
@@ -37,20 +36,69 @@ fn a_block_that_cannot_be_meant_so_is_refused() {
             "identities[0].filepath: its file conflicts with that of the token of Consul",
         ),
         (
-            "consul: {cluster: eu}",
-            in_consul,
-            "groups[0].consul.cluster: services are registered in the Consul `default` only",
-        ),
-        (
-            "services: [{name: a, provider: consul}]\n      consul: {namespace: team}",
+            "services: [{name: a, provider: consul, cluster: a/b}]",
             "leader: false",
-            "groups[0].consul.namespace: services are registered in the Consul `default` only",
+            "services[0].cluster: must be at most 64 letters",
         ),
     ] {
         let problems = read(&job(group, task)).unwrap_err().to_string();
         assert!(problems.contains(expected), "{group} {task}: {problems}");
     }
-    assert!(read(&job("consul: {cluster: eu}", &format!("{in_consul}\n          consul: {{}}"))).is_ok());
+}
+
+#[test]
+fn a_consul_that_the_agent_does_not_have_is_refused_with_the_known_ones() {
+    let agent = Drivers::built_in().with_consuls(&["default", "eu"].map(str::to_owned));
+    let read = |text: &str| parse("a.yaml", text.as_bytes(), &agent);
+    let in_us = "consul: {cluster: us}";
+    let service = |cluster: &str| format!("services: [{{name: a, provider: consul, cluster: {cluster}}}]");
+    for (group, task, at) in [
+        (in_us, "leader: false", "spec.groups[0].consul.cluster"),
+        ("count: 1", in_us, "spec.groups[0].tasks[0].consul.cluster"),
+        (&service("us"), "leader: false", "spec.groups[0].services[0].cluster"),
+        ("count: 1", &service("us"), "spec.groups[0].tasks[0].services[0].cluster"),
+    ] {
+        let problems = read(&job(group, task)).unwrap_err().to_string();
+        let expected =
+            format!("{at}: the agent's config has no Consul `us`; use one of `default`, `eu`, or add it to");
+        assert!(problems.contains(&expected), "{problems}");
+    }
+    assert!(read(&job("consul: {cluster: eu}", &service("default"))).is_ok());
+}
+
+/// The block of the task, else that of the group; a service can name another Consul.
+#[test]
+fn services_are_in_the_consul_of_their_block() {
+    let of = |group: &str, task: &str| {
+        let set = parse("a.yaml", job(group, task).as_bytes(), &Drivers::built_in());
+        let set = set.unwrap_or_else(|all| panic!("{all}"));
+        let group = &set.jobs[0].object.groups[0];
+        let services: Vec<_> =
+            group.all_services().map(|(_, service)| (service.name.clone(), service.consul.clone())).collect();
+        // What is written is read as the same.
+        let written = serde_json::json!({ "Job": nomad::job(&set.jobs[0].object, 0) }).to_string();
+        let again = parse("b.json", written.as_bytes(), &Drivers::built_in());
+        let again = again.unwrap_or_else(|all| panic!("{all}"));
+        let again = &again.jobs[0].object.groups[0];
+        let same: Vec<_> =
+            again.all_services().map(|(_, service)| (service.name.clone(), service.consul.clone())).collect();
+        assert_eq!(same, services);
+        services
+    };
+    let service = |more: &str| format!("services: [{{name: a, provider: consul{more}}}]");
+    let access = |cluster: &str, namespace: Option<&str>| {
+        let namespace = namespace.map(str::to_owned);
+        Some(ConsulAccess { namespace, ..ConsulAccess::of_cluster(cluster) })
+    };
+    let one = |access| vec![("a".to_owned(), access)];
+    assert_eq!(of("count: 1", &service("")), one(None));
+    assert_eq!(of("consul: {cluster: eu}", &service("")), one(access("eu", None)));
+    assert_eq!(of("consul: {cluster: eu}", &service(", cluster: default")), one(None));
+    let both = format!("{}\n          consul: {{namespace: team}}", service(", cluster: us"));
+    assert_eq!(of("consul: {cluster: eu}", &both), one(access("us", Some("team"))));
+    let group = format!("{}\n      consul: {{cluster: eu, namespace: team}}", service(""));
+    assert_eq!(of(&group, "leader: false"), one(access("eu", Some("team"))));
+    assert_eq!(of(&service("").replace("consul", "nomad"), "leader: false"), one(None));
 }
 
 #[test]

@@ -1,41 +1,33 @@
 //! `consul` of a group and a task.
 
 use herdlet_api_types::{
-    job::{ConsulAccess, Provider, Service, Task},
-    manifest::{Consul, TaskSpec, Text},
+    job::{Provider, Task},
+    manifest::{Consul, Service, TaskSpec, Text},
 };
 
 use super::{Findings, GroupContext, identity};
-use crate::yaml::Trail;
+use crate::{manifests::Drivers, yaml::Trail};
 
 /// Where the task finds its token.
 const FILE: &str = "secrets/consul_token";
 
-/// Validates the blocks of a group and of its tasks against their services: those are registered in one Consul only.
+/// Validates the blocks of a group and of its tasks, and the Consuls of their services.
 pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
-    let GroupContext { spec, group, trail, .. } = *context;
-    block(spec.consul.as_ref(), trail, findings);
-    elsewhere(spec.consul.as_ref(), &group.services, trail, findings);
+    let GroupContext { spec, trail, drivers, .. } = *context;
+    block(spec.consul.as_ref(), drivers, trail, findings);
+    of_services(spec.services.as_deref(), drivers, trail, findings);
     let tasks = trail.field("tasks");
-    for (index, (written, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
-        let (at, of_task) = (tasks.item(index), written.consul.as_ref());
-        block(of_task, &at, findings);
-        match of_task {
-            Some(_) => elsewhere(of_task, &task.services, &at, findings),
-            None => elsewhere(spec.consul.as_ref(), &task.services, trail, findings),
-        }
+    for (index, task) in spec.tasks.iter().flatten().enumerate() {
+        let at = tasks.item(index);
+        block(task.consul.as_ref(), drivers, &at, findings);
+        of_services(task.services.as_deref(), drivers, &at, findings);
     }
 }
 
-fn block(consul: Option<&Consul>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+fn block(consul: Option<&Consul>, drivers: &Drivers, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some(consul) = consul else { return };
     let trail = trail.field("consul");
-    let is_name = |name: &str| {
-        name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
-    };
-    if consul.cluster.as_deref().is_some_and(|name| !is_name(name)) {
-        findings.problem(&trail.field("cluster"), "must be at most 64 letters, digits, `_` and `-`");
-    }
+    cluster(consul.cluster.as_deref(), drivers, &trail, findings);
     for (field, value) in [("namespace", &consul.namespace), ("partition", &consul.partition)] {
         if value.as_ref().is_some_and(|Text(value)| !is_name(value)) {
             findings.problem(&trail.field(field), "must be at most 64 letters, digits, `_` and `-`");
@@ -43,26 +35,33 @@ fn block(consul: Option<&Consul>, trail: &Trail<'_>, findings: &mut Findings<'_>
     }
 }
 
-/// Refuses services that would be registered in another place than the block names.
-fn elsewhere(consul: Option<&Consul>, services: &[Service], trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let Some(access) = consul.map(Consul::to_access) else { return };
-    if !services.iter().any(|service| service.provider == Provider::Consul) {
-        return;
-    }
-    let trail = trail.field("consul");
-    // The only ones of a Consul that is not Enterprise.
-    let is_named = |name: &Option<String>| name.as_deref().is_some_and(|name| name != "default");
-    for (field, is_other) in [
-        ("cluster", access.cluster != ConsulAccess::DEFAULT_CLUSTER),
-        ("namespace", is_named(&access.namespace)),
-        ("partition", is_named(&access.partition)),
-    ] {
-        if is_other {
-            let message = "services are registered in the Consul `default` only, in the namespace of their tokens; remove this \
-                           field, or write it in tasks without services in Consul";
-            findings.problem(&trail.field(field), message);
+fn of_services(
+    services: Option<&[Service]>,
+    drivers: &Drivers,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let trail = trail.field("services");
+    for (index, service) in services.into_iter().flatten().enumerate() {
+        if service.provider == Some(Provider::Consul) {
+            cluster(service.cluster.as_deref(), drivers, &trail.item(index), findings);
         }
     }
+}
+
+/// Requires that the agent has the Consul of the field `cluster`.
+fn cluster(name: Option<&str>, drivers: &Drivers, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+    let trail = trail.field("cluster");
+    if !is_name(name) {
+        findings.problem(&trail, "must be at most 64 letters, digits, `_` and `-`");
+    } else if let Some(message) = drivers.consul_problem(name) {
+        findings.problem(&trail, &message);
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
 /// Requires that no identity has the token's file.

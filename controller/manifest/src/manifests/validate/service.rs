@@ -5,7 +5,9 @@ mod address;
 use std::collections::BTreeMap;
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service, Weights};
+use herdlet_api_types::job::{
+    AddressMode, Check, CheckKind, ConsulAccess, OnUpdate, Provider, Service, Weights,
+};
 use herdlet_api_types::manifest::{CheckType, Span, service as spec};
 use herdlet_api_types::names::{NameKind, SERVICE_RULE};
 
@@ -118,7 +120,7 @@ pub(super) fn list(
         for (field, address) in &service.tagged_addresses {
             text::plain(address, &trail.field("tagged_addresses").field(field), findings);
         }
-        only_consul(service, &trail, findings);
+        only_consul(spec, service, &trail, findings);
         if let Some(identity) = &spec.identity {
             identity::of_service(identity, &trail.field("identity"), findings);
         }
@@ -142,10 +144,11 @@ pub(super) fn list(
 }
 
 /// Warns of fields that the built-in catalogue, like Nomad's, accepts without effect.
-fn only_consul(service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
         // Only Consul's logins use the token of a service.
         ("identity", service.identity.is_some()),
+        ("cluster", spec.cluster.as_ref().is_some_and(|cluster| cluster != ConsulAccess::DEFAULT_CLUSTER)),
         ("tagged_addresses", !service.tagged_addresses.is_empty()),
         ("enable_tag_override", service.enable_tag_override),
         ("weights", service.weights != Weights::default()),

@@ -7,7 +7,7 @@
 use std::{
     num::NonZeroU32,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,21 +29,31 @@ use super::{
 };
 use crate::catalog::CatalogFailure;
 
-/// A client of one Consul agent.
+/// A client of one Consul agent, for one of its namespaces.
 #[derive(Debug)]
 pub(super) struct HttpApi {
     pub(super) client: Client,
     base: String,
     /// The address in messages.
     pub(super) address: String,
+    scope: Scope,
+    agent: Arc<AgentState>,
+    /// The address is a default: no warning if nothing ever answers there.
+    pub(super) is_guess: bool,
+}
+
+/// What the clients of one Consul agent share.
+#[derive(Debug)]
+struct AgentState {
     permits: Permits<RequestKind>,
     failures: [AtomicU64; RequestKind::ALL.len()],
     silence: Mutex<Option<Silence>>,
     /// Time of the last answer; 0 before the first.
     answered_at: AtomicI64,
-    /// The address is a default: no warning if nothing ever answers there.
-    pub(super) is_guess: bool,
 }
+
+/// A namespace and a partition of Consul Enterprise, as arguments of requests; those of the token if empty.
+pub(super) type Scope = Vec<(&'static str, String)>;
 
 /// An outage: the agent does not answer, or answers with server errors.
 #[derive(Debug)]
@@ -146,20 +156,31 @@ impl HttpApi {
             }
         };
         let builder = builder.connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
-        let failures = RequestKind::ALL.map(|_| AtomicU64::new(0));
-        let permits = Permits::new(limit_of);
-        let (silence, answered_at) = (Mutex::default(), AtomicI64::default());
-        let is_guess = false;
-        Ok(Self {
-            client: builder.build()?,
-            base,
-            address,
-            permits,
-            failures,
-            silence,
-            answered_at,
-            is_guess,
-        })
+        let agent = AgentState {
+            permits: Permits::new(limit_of),
+            failures: RequestKind::ALL.map(|_| AtomicU64::new(0)),
+            silence: Mutex::default(),
+            answered_at: AtomicI64::default(),
+        };
+        let (client, agent, scope) = (builder.build()?, Arc::new(agent), Scope::new());
+        Ok(Self { client, base, address, scope, agent, is_guess: false })
+    }
+
+    /// A client of the same agent for another namespace.
+    pub(super) fn in_scope(&self, scope: Scope) -> Self {
+        Self {
+            client: self.client.clone(),
+            base: self.base.clone(),
+            address: self.address.clone(),
+            scope,
+            agent: Arc::clone(&self.agent),
+            is_guess: self.is_guess,
+        }
+    }
+
+    /// Whether it is for the namespace of the token.
+    pub(super) fn is_unscoped(&self) -> bool {
+        self.scope.is_empty()
     }
 
     /// How long Consul has not answered, and why; the beginning of a sentence.
@@ -171,12 +192,12 @@ impl HttpApi {
     }
 
     fn silence(&self) -> MutexGuard<'_, Option<Silence>> {
-        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+        self.agent.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends an outage. Each outage is logged once, however many requests fail.
     pub(super) fn mark_reachable(&self) {
-        self.answered_at.store(wall_now().0, Ordering::Relaxed);
+        self.agent.answered_at.store(wall_now().0, Ordering::Relaxed);
         if self.silence().take().is_some() {
             tracing::info!(address = self.address, "Consul answers again");
         }
@@ -185,7 +206,7 @@ impl HttpApi {
     pub(super) fn unanswered(&self, why: &str) {
         let mut silence = self.silence();
         if silence.is_none() {
-            let answered_at = self.answered_at.load(Ordering::Relaxed);
+            let answered_at = self.agent.answered_at.load(Ordering::Relaxed);
             if self.is_guess && answered_at == 0 {
                 tracing::debug!(address = self.address, why, "Consul does not answer");
             } else {
@@ -276,7 +297,8 @@ impl HttpApi {
         request: reqwest::RequestBuilder,
         doing: &(impl Fn() -> String + Sync),
     ) -> Result<reqwest::Response, RequestError> {
-        let _permit = self.permits.acquire(kind, 0).await;
+        let _permit = self.agent.permits.acquire(kind, 0).await;
+        let request = if self.scope.is_empty() { request } else { request.query(&self.scope) };
         let request = match token.header() {
             Some(token) => request.header("x-consul-token", token),
             None => request,
@@ -313,7 +335,7 @@ impl HttpApi {
     }
 
     fn failed(&self, kind: RequestKind) -> &AtomicU64 {
-        let [list, register, deregister, update, watch] = &self.failures;
+        let [list, register, deregister, update, watch] = &self.agent.failures;
         match kind {
             RequestKind::List => list,
             RequestKind::Register => register,

@@ -65,6 +65,7 @@ fn registration(id: &str, name: &str) -> Registration {
         weights: Default::default(),
         checks: Vec::new(),
         alloc: AllocId::from_hash([0; 16]),
+        consul: None,
         publish: None,
         task: None,
         job: JobKey { namespace: "default".into(), id: "web".into() },

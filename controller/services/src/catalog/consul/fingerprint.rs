@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use herdlet_api_types::job::ConsulAccess;
 use serde_json::Value;
 
 use super::ConsulReader;
@@ -21,6 +22,17 @@ impl ConsulFingerprint {
     /// Queries an agent; `None` if it does not answer.
     pub async fn query(consul: &ConsulReader) -> Option<Self> {
         consul.read("/v1/agent/self").await.ok().map(|answer| known(&answer))
+    }
+
+    /// With the names of attributes that another Consul than `default` has: `consul.NAME.…`, `unique.consul.NAME.…`.
+    #[must_use]
+    pub fn of_cluster(self, name: &str) -> Self {
+        if name == ConsulAccess::DEFAULT_CLUSTER {
+            return self;
+        }
+        let renamed =
+            |(key, value): (String, String)| (key.replacen("consul.", &format!("consul.{name}."), 1), value);
+        Self { attributes: self.attributes.into_iter().map(renamed).collect(), link: None }
     }
 }
 
@@ -90,6 +102,12 @@ mod tests {
             assert_eq!(found.attributes.get(name).map(String::as_str), expected, "{name}");
         }
         assert_eq!(found.link.as_deref(), Some("dc1.n1"));
+        let of_eu = found.of_cluster("eu");
+        assert_eq!(
+            (&*of_eu.attributes["consul.eu.version"], &*of_eu.attributes["unique.consul.eu.name"]),
+            ("1.16.2", "n1")
+        );
+        assert_eq!((of_eu.link, of_eu.attributes.get("consul.version")), (None, None));
         assert_eq!(known(&json!([])).link, None);
     }
 }

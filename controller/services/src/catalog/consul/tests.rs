@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::catalog::CatalogEvent;
 
+mod clusters;
 mod tokens;
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -55,10 +56,12 @@ fn registration(n: u8, name: &str, checks: Vec<RegisteredCheck>) -> Registration
 async fn the_removal_of_services_of_an_earlier_agent_must_be_confirmed() {
     let (sender, _events) = mpsc::channel(1);
     let built_in = Arc::new(crate::catalog::BuiltIn::new(sender));
-    let catalogs = crate::catalog::Catalogs { built_in, consul: Arc::new(Consul::absent()) };
+    let consul = Arc::new(Consul::absent());
+    let catalogs =
+        crate::catalog::Catalogs { built_in, consuls: Arc::new(ConsulClusters::of(Arc::clone(&consul))) };
     assert!(catalogs.down(&owner(1), &[]).await.is_ok(), "no request is sent");
     for _ in 0..2 {
-        catalogs.consul.may_hold(&owner(1), 1);
+        consul.may_hold(&owner(1), 1);
         assert!(catalogs.down(&owner(1), &[]).await.is_err(), "no Consul has confirmed it");
     }
 }

@@ -72,7 +72,12 @@ impl Consul {
 
     /// Notifies `poke` when the servers' view of this node changes. The filter `nothing` removes the content, which is
     /// not needed.
+    ///
+    /// Only for the namespace of the token: each of these queries occupies one of the few connections.
     async fn follow(&self, path: &str, nothing: &str, poke: &Notify) {
+        if !self.api.is_unscoped() {
+            return;
+        }
         let mut node = None;
         let mut index = 0;
         let mut delays = backoff();
@@ -136,7 +141,8 @@ impl Consul {
                     let wait = match (is_counted, self.awaits_first_result(&results)) {
                         (_, true) => first_word,
                         (true, false) => LOOK_WHILE_COUNTED,
-                        (false, false) => LOOK_EVERY,
+                        (false, false) if self.api.is_unscoped() => LOOK_EVERY,
+                        (false, false) => LOOK_WHILE_COUNTED,
                     };
                     next_look = Instant::now() + wait;
                     if send_event(events, news).await.is_err() {

@@ -67,7 +67,8 @@ fn a_check_without_descriptors_has_no_result() {
 async fn check_prevented_by_a_shortage_is_retried_soon() {
     let (sender, mut reports) = mpsc::channel(8);
     let scripts = Arc::new(ScriptedCommands::default());
-    let checks = Checks::new(sender, Arc::clone(&scripts) as Arc<dyn Scripts>, Arc::new(Consul::absent()));
+    let checks =
+        Checks::new(sender, Arc::clone(&scripts) as Arc<dyn Scripts>, Arc::new(ConsulClusters::absent()));
     let rare = RegisteredCheck { interval: Span::from_secs(3600), ..check("c", script("recovers"), 0) };
     let begun = Instant::now();
     checks.up(&owner(), &[registration(Provider::Nomad, vec![rare])]);

@@ -54,7 +54,6 @@ impl Ground {
 
     fn session(&self) -> Session<'_> {
         Session {
-            consuls: &self.consul.consuls,
             owed: &self.owed,
             cluster: self.consul.cluster(),
             place: place(),

@@ -1,0 +1,175 @@
+//! Several Consuls, and namespaces of one.
+
+use std::time::Instant;
+
+use herdlet_api_types::job::ConsulAccess;
+
+use super::*;
+use crate::catalog::{BuiltIn, Catalogs};
+
+fn access(cluster: &str, namespace: Option<&str>) -> ConsulAccess {
+    let namespace = namespace.map(str::to_owned);
+    ConsulAccess { namespace, ..ConsulAccess::of_cluster(cluster) }
+}
+
+/// A service of that place.
+fn service(name: &str, place: Option<ConsulAccess>) -> Registration {
+    Registration { consul: place, ..registration(1, name, Vec::new()) }
+}
+
+fn catalogs(addresses: &[(&str, &str, &str)]) -> Catalogs {
+    let config = |address: &str, namespace: &str| {
+        let config = ConsulConfig::resolve(Some(address), None, |_| None).unwrap();
+        config.with_namespace(namespace.to_owned())
+    };
+    let configs =
+        addresses.iter().map(|(name, address, namespace)| ((*name).to_owned(), config(address, namespace)));
+    let clusters =
+        ConsulClusters::new(&configs.collect(), &InstanceId("0123456789abcdef".to_owned())).unwrap();
+    let (sender, _events) = mpsc::channel(1);
+    Catalogs { built_in: Arc::new(BuiltIn::new(sender)), consuls: Arc::new(clusters) }
+}
+
+/// A Consul that keeps what is registered, by namespace.
+async fn keeping() -> (String, Arc<StdMutex<Vec<String>>>) {
+    let held = StdMutex::new(BTreeMap::<(String, String), Value>::new());
+    stand_in(Arc::new(move |method, path, body| {
+        let url = reqwest::Url::parse(&format!("http://x{path}")).unwrap();
+        let scope: String =
+            url.query_pairs().filter(|(name, _)| name == "ns").map(|(_, value)| value).collect();
+        let mut held = held.lock().unwrap();
+        match (method, url.path()) {
+            ("PUT", "/v1/agent/service/register") => {
+                let mut entry: Value = serde_json::from_str(body).unwrap();
+                entry["Service"] = entry["Name"].clone();
+                held.insert((scope, entry["ID"].as_str().unwrap().to_owned()), entry);
+                (200, json!({}))
+            }
+            ("PUT", path) => {
+                let id = path.trim_start_matches("/v1/agent/service/deregister/");
+                held.remove(&(scope, id.to_owned()));
+                (200, json!({}))
+            }
+            (_, "/v1/agent/services") => {
+                let here = held.iter().filter(|((namespace, _), _)| *namespace == scope);
+                (
+                    200,
+                    here.map(|((_, id), entry)| (id.clone(), entry.clone()))
+                        .collect::<serde_json::Map<_, _>>()
+                        .into(),
+                )
+            }
+            _ => (200, json!({})),
+        }
+    }))
+    .await
+}
+
+fn registrations(asked: &StdMutex<Vec<String>>) -> Vec<String> {
+    let asked = std::mem::take(&mut *asked.lock().unwrap());
+    asked.into_iter().filter(|line| line.starts_with("PUT")).collect()
+}
+
+#[tokio::test]
+async fn each_service_is_in_its_consul_and_namespace() {
+    let ((default, of_default), (eu, of_eu)) = (keeping().await, keeping().await);
+    let catalogs = catalogs(&[("default", &default, ""), ("eu", &eu, "ops")]);
+    let web = |place| service("web", place);
+    let wanted = [
+        web(None),
+        service("api", Some(access("eu", None))),
+        service("db", Some(access("eu", Some("team")))),
+    ];
+    catalogs.up(&owner(1), &wanted, &BTreeSet::new()).await.unwrap();
+    assert_eq!(catalogs.inspect(&owner(1), &wanted).await, Ok(Observation::Present));
+    let path = "PUT /v1/agent/service/register?replace-existing-checks=true";
+    assert_eq!(registrations(&of_default), [path]);
+    let mut there = registrations(&of_eu);
+    there.sort();
+    assert_eq!(there, [format!("{path}&ns=ops"), format!("{path}&ns=team")]);
+    let counts = catalogs.consuls.counts(|_| true);
+    assert_eq!((counts["default"].registered, counts["eu"].registered), (1, 2));
+
+    // A service that moves leaves its place.
+    let moved = [web(Some(access("eu", Some("team"))))];
+    catalogs.up(&owner(1), &moved, &BTreeSet::new()).await.unwrap();
+    assert_eq!(catalogs.inspect(&owner(1), &moved).await, Ok(Observation::Present));
+    assert_eq!(registrations(&of_default).len(), 1);
+    catalogs.down(&owner(1), &moved).await.unwrap();
+    let counts = catalogs.consuls.counts(|_| true);
+    assert_eq!((counts["default"], counts["eu"]), Default::default());
+}
+
+/// A Consul that is not Enterprise refuses requests with a namespace.
+#[tokio::test]
+async fn the_namespace_default_is_not_sent_unless_the_config_has_another() {
+    let ((default, of_default), (eu, of_eu)) = (keeping().await, keeping().await);
+    let catalogs = catalogs(&[("default", &default, ""), ("eu", &eu, "ops")]);
+    let both = |cluster| {
+        let mut place = access(cluster, Some("default"));
+        place.partition = Some("default".to_owned());
+        [service("web", Some(place))]
+    };
+    catalogs.up(&owner(1), &both("default"), &BTreeSet::new()).await.unwrap();
+    catalogs.up(&owner(2), &both("eu"), &BTreeSet::new()).await.unwrap();
+    let path = "PUT /v1/agent/service/register?replace-existing-checks=true";
+    assert_eq!(registrations(&of_default), [path]);
+    assert_eq!(registrations(&of_eu), [format!("{path}&ns=default")]);
+}
+
+#[tokio::test]
+async fn a_consul_that_is_away_or_unknown_delays_no_other() {
+    let (default, of_default) = keeping().await;
+    let catalogs = catalogs(&[("default", &default, ""), ("eu", "http://127.0.0.1:1", "")]);
+    let wanted = [
+        service("web", None),
+        service("api", Some(access("eu", None))),
+        service("db", Some(access("us", None))),
+    ];
+    let began = Instant::now();
+    let error = catalogs.up(&owner(1), &wanted, &BTreeSet::new()).await.unwrap_err().to_string();
+    assert!(began.elapsed() < PATIENCE);
+    assert!(error.contains("service db: the agent's config has no Consul `us`, only default, eu"), "{error}");
+    assert!(error.contains("no answer from http://127.0.0.1:1"), "{error}");
+    assert_eq!(registrations(&of_default).len(), 1);
+    let troubles = catalogs.consuls.troubles(UnixNanos(0), |_| true);
+    assert!(troubles.len() == 1 && troubles.first().unwrap().contains("127.0.0.1:1"), "{troubles:?}");
+    let failures = catalogs.consuls.failures();
+    let of = |name: &str| failures.iter().filter(|one| one.0 == name).map(|one| one.2).sum::<u64>();
+    assert!(of("default") == 0 && of("eu") > 0, "{failures:?}");
+    let counts = catalogs.consuls.counts(|_| true);
+    assert_eq!((counts["default"].registered, counts["eu"].pending), (1, 1));
+    // The end of an owner does not wait for a Consul that the config lacks.
+    let known = [service("db", Some(access("us", None)))];
+    assert_eq!(catalogs.down(&owner(2), &known).await, Ok(()));
+}
+
+/// Namespaces appear with the first service in them.
+#[tokio::test]
+async fn work_for_each_place_reaches_those_that_follow() {
+    let catalogs = catalogs(&[("default", "http://127.0.0.1:1", ""), ("eu", "http://127.0.0.1:1", "ops")]);
+    let seen = StdMutex::new(Vec::new());
+    let all = catalogs.consuls.for_each(async |place: crate::catalog::Place| {
+        seen.lock().unwrap().push((place.access.cluster, place.access.namespace));
+    });
+    let until = async {
+        while seen.lock().unwrap().len() < 3 {
+            tokio::task::yield_now().await;
+        }
+        catalogs.consuls.find(Some(&access("default", Some("team"))));
+        while seen.lock().unwrap().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = all => {}
+        () = until => {}
+    }
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort();
+    let place = |cluster: &str, namespace: Option<&str>| (cluster.to_owned(), namespace.map(str::to_owned));
+    assert_eq!(
+        seen,
+        [place("default", None), place("default", Some("team")), place("eu", None), place("eu", Some("ops"))]
+    );
+}

@@ -1,0 +1,118 @@
+//! Two real Consuls, of which one allows nothing without a token: jobs use the one that they name, and an outage of one concerns no
+//! job of the other.
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    consul::{Access, Consul},
+    ports, wait,
+};
+
+use crate::{
+    common::{TOKEN, is_root, job, sleeper},
+    templates::{QUICK, template, templates, until_explained, until_file},
+};
+
+const OF_AGENT: &str = r#"agent_prefix "" { policy = "read" } node_prefix "" { policy = "read" } service_prefix "" { policy = "read" }"#;
+
+/// Starts an agent whose Consul `default` is `open`, and whose Consul `eu` is `closed` and trusts the agent.
+fn agent_of(open: &Consul, closed: &Consul) -> Agent {
+    let [port] = ports::free();
+    let api = format!("127.0.0.1:{port}");
+    let mut agent = Agent::prepare(Setup::default().config("{}\n").argument("--listen").argument(&api));
+    let secret = |agent: &Agent, name: &str, text: &str| {
+        let path = agent.home.write(name, &format!("{text}\n"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let (_, own) = closed.token("agent", OF_AGENT);
+    let (token, own) = (secret(&agent, "token", TOKEN), secret(&agent, "consul-token", &own));
+    let config = format!(
+        "token_file: {}\nconsul:\n  address: {}\n  clusters:\n    eu:\n      address: {}\n      token_file: {}\n      task_identity: {{}}\n      service_identity: {{ttl: 10m}}\n{QUICK}{}",
+        token.display(),
+        open.address(),
+        closed.address(),
+        own.display(),
+        ports::for_tasks()
+    );
+    agent.home.write("config.yaml", &config);
+    agent.launch();
+    closed.trust(&api);
+    agent
+}
+
+/// A job with a service of its name, a script check, and a template.
+fn reader(name: &str, group: &str, task: &str) -> String {
+    let read = template("{{ key \"app/greeting\" }}", "local/greeting", "change_mode: noop");
+    let check = "{name: alive, type: script, command: /bin/true, interval: 1s, timeout: 60s}";
+    let services =
+        format!("services: [{{name: {name}, provider: consul, port: p, checks: [{check}]}}]\n{task}\n{}", templates(&[read]));
+    job(name, "service", &format!("network: {{ports: {{p: {{}}}}}}\n{group}"), &[sleeper("t", &services)])
+}
+
+#[test]
+fn jobs_use_the_consul_that_they_name() {
+    let Some(open) = is_root().then(|| Consul::start(Access::Open)).flatten() else { return };
+    let Some(closed) = Consul::start(Access::Denied) else { return };
+    open.put("/v1/kv/app/greeting", "hello");
+    closed.put("/v1/kv/app/greeting", "bonjour");
+    let mut agent = agent_of(&open, &closed);
+    agent.apply_and_wait(&reader("here", "", ""));
+    agent.apply_and_wait(&reader("there", "consul: {cluster: eu}", ""));
+    until_file(&agent, "here.g[0]", ("t/local/greeting", "hello"));
+    until_file(&agent, "there.g[0]", ("t/local/greeting", "bonjour"));
+    let passes = |consul: &Consul, name: &str| {
+        let checks = consul.checks(name);
+        checks.len() == 1 && checks.iter().all(|check| check["Status"] == "passing")
+    };
+    wait::until_true("each service is in its Consul, and its check passes there", || {
+        (open.known("here"), open.known("there")) == (1, 0)
+            && (closed.known("here"), closed.known("there")) == (0, 1)
+            && passes(&open, "here")
+            && passes(&closed, "there")
+    });
+    let member = agent.single("there.g[0]", "t");
+    let secrets = agent.home.state().join("alloc").join(&member.alloc).join("t/secrets");
+    let token = fs::read_to_string(secrets.join("consul_token")).unwrap();
+    assert!(closed.accessor(&token).is_some());
+    assert_eq!(closed.logins().len(), 2, "one of the task, one of the service");
+    let registered = |catalog: &str| {
+        agent.metric("herdlet_services", &format!("catalog=\"{catalog}\",state=\"registered\""))
+    };
+    assert_eq!((registered("consul"), registered("consul.eu")), (1.0, 1.0));
+    let logins = |agent: &Agent| agent.metric("herdlet_consul_logins_total", "cluster=\"eu\",result=\"done\"");
+    assert_eq!(logins(&agent), 2.0);
+    let path = agent.home.write("nowhere.yaml", &reader("nowhere", "consul: {cluster: us}", ""));
+    let refused = agent.cli(&["apply", "-f", &path.display().to_string()]);
+    let expected = "the agent's config has no Consul `us`; use one of `default`, `eu`";
+    assert!(refused.code != 0 && refused.stderr.contains(expected), "{}", refused.stderr);
+
+    // The next agent issues nothing.
+    let issued = closed.logins();
+    agent.crash();
+    agent.cli(&["wait", "here", "there"]).success();
+    assert_eq!((&agent.single("there.g[0]", "t"), closed.logins()), (&member, issued));
+    assert_eq!(logins(&agent), 0.0);
+
+    // One that hangs concerns no job of the other.
+    closed.freeze();
+    agent.apply(&reader("late", "consul: {cluster: eu}", ""));
+    agent.apply_and_wait(&reader("second", "", ""));
+    wait::until_true("the other Consul has the new service", || open.known("second") == 1);
+    until_explained(&agent, "late", "Consul");
+    agent.until_printed(&["status"], |status| status.contains(&closed.address()) && !status.contains(&open.address()));
+    agent.cli(&["delete", "there"]).success();
+    wait::until_true("the task has ended", || agent.members().iter().all(|one| one.alloc != member.alloc));
+    closed.thaw();
+    agent.cli(&["wait", "late"]).success();
+    wait::until_true("the service and the tokens of the job are gone", || {
+        closed.known("there") == 0 && closed.known("late") == 1 && closed.logins().len() == 2
+    });
+    agent.cli(&["delete", "here", "late", "second", "--wait"]).success();
+    wait::until_true("nothing is left", || {
+        open.services().is_empty() && closed.services().is_empty() && closed.logins().is_empty()
+    });
+    assert!(!agent.log().contains(&token));
+    agent.finish();
+}
