@@ -190,7 +190,7 @@ metrics! {
     VAULT_LOGINS = Counter Number "vault_logins_total" ["result"]
         "Log-ins of tasks at Vault, by result (done, failed).";
     CONSUL_LOGINS = Counter Number "consul_logins_total" ["cluster", "result"]
-        "Log-ins of tasks and services at Consul, by result (done, failed).";
+        "Log-ins of tasks and services at Consul, by its name in the config and by result (done, failed).";
     VAULT_OUTDATED = Gauge Number "vault_tokens_outdated" []
         "Tasks that keep a token of Vault which can't be renewed now.";
     VAULT_OUTDATED_AGE = Gauge Seconds "vault_tokens_outdated_seconds" []

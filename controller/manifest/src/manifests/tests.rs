@@ -60,7 +60,7 @@ fn examples_load_and_come_back() {
 fn examples_are_one_set() {
     let set = load(&[repository().join("manifests")], &Drivers::built_in(), &Variables::default())
         .unwrap_or_else(|all| panic!("{all}"));
-    assert_eq!((set.jobs.len(), set.volumes.len()), (30, 4));
+    assert_eq!((set.jobs.len(), set.volumes.len()), (31, 4));
 }
 
 #[test]

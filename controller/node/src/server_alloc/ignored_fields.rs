@@ -103,13 +103,14 @@ pub(super) fn leave_out(group: &mut Map<String, Json>) {
         // Zero means no rolling updates.
         update.retain(|name, value| name != "MaxParallel" || *value != json!(0));
     }
-    services(group);
+    let namespace = namespace_of(group);
+    services(group, &namespace);
     networks(group);
     volumes(group);
     if let Some(disk) = map(group, "EphemeralDisk") {
         disk.retain(|name, _| name == "SizeMB");
     }
-    maps(group, "Tasks").for_each(task);
+    maps(group, "Tasks").for_each(|of_group| task(of_group, &namespace));
     let uses_consul = uses_consul(group) | maps(group, "Tasks").any(uses_consul);
     let gets_tokens = maps(group, "Tasks").any(gets_token);
     consul(group, uses_consul || gets_tokens);
@@ -120,7 +121,7 @@ pub(super) fn leave_out(group: &mut Map<String, Json>) {
     });
 }
 
-fn task(task: &mut Map<String, Json>) {
+fn task(task: &mut Map<String, Json>, of_group: &str) {
     task.retain(|name, _| !OF_TASK.contains(&&**name));
     if let Some(identity) = map(task, "Identity") {
         // Servers sign it from their own copy.
@@ -142,7 +143,15 @@ fn task(task: &mut Map<String, Json>) {
         resources.retain(|name, value| name != "MemoryMaxMB" || value.as_i64() != Some(-1));
     }
     maps(task, "VolumeMounts").for_each(|mount| drop(mount.remove("SELinuxLabel")));
-    services(task);
+    let namespace = Some(namespace_of(task)).filter(|own| !own.is_empty());
+    services(task, namespace.as_deref().unwrap_or(of_group));
+}
+
+/// The namespace that the block `Consul` names.
+fn namespace_of(owner: &mut Map<String, Json>) -> String {
+    let consul = map(owner, "Consul");
+    let namespace = consul.and_then(|consul| Some(consul.get("Namespace")?.as_str()?.to_owned()));
+    namespace.unwrap_or_default()
 }
 
 /// An identity whose token servers make: they know its audience. The node must know whether it expires.
@@ -152,13 +161,13 @@ fn signed_by_servers(identity: &mut Map<String, Json>) {
     identity.insert("Audience".into(), json!([SERVERS]));
 }
 
-/// Services name Consul's namespace even if there is only one.
-fn services(owner: &mut Map<String, Json>) {
+/// Services repeat the namespace of their block, also if there is only one.
+fn services(owner: &mut Map<String, Json>, namespace: &str) {
     for service in maps(owner, "Services") {
         if is_one_of(service, "Provider", &["nomad"]) {
             service.retain(|name, _| !OF_CONSUL.contains(&&**name));
         }
-        service.retain(|name, value| name != "Namespace" || *value != "default");
+        service.retain(|name, value| name != "Namespace" || (*value != "default" && *value != namespace));
         maps(service, "Checks").for_each(check);
     }
 }
@@ -199,7 +208,7 @@ fn volumes(group: &mut Map<String, Json>) {
     }
 }
 
-/// Removes settings for Consul if nothing uses them, or if they name the only one there is.
+/// Removes settings for Consul if nothing uses them, or if they say no more than their absence.
 fn consul(owner: &mut Map<String, Json>, is_used: bool) {
     let Some(consul) = map(owner, "Consul") else { return };
     consul.retain(|_, value| *value != "default" && *value != "");

@@ -6,7 +6,9 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 use herdlet_e2e::{
     agent::{Agent, Setup},
     consul::{Access, Consul},
-    ports, wait,
+    ports,
+    program::example,
+    wait,
 };
 
 use crate::{
@@ -46,8 +48,10 @@ fn agent_of(open: &Consul, closed: &Consul) -> Agent {
 fn reader(name: &str, group: &str, task: &str) -> String {
     let read = template("{{ key \"app/greeting\" }}", "local/greeting", "change_mode: noop");
     let check = "{name: alive, type: script, command: /bin/true, interval: 1s, timeout: 60s}";
-    let services =
-        format!("services: [{{name: {name}, provider: consul, port: p, checks: [{check}]}}]\n{task}\n{}", templates(&[read]));
+    let services = format!(
+        "services: [{{name: {name}, provider: consul, port: p, checks: [{check}]}}]\n{task}\n{}",
+        templates(&[read])
+    );
     job(name, "service", &format!("network: {{ports: {{p: {{}}}}}}\n{group}"), &[sleeper("t", &services)])
 }
 
@@ -81,7 +85,8 @@ fn jobs_use_the_consul_that_they_name() {
         agent.metric("herdlet_services", &format!("catalog=\"{catalog}\",state=\"registered\""))
     };
     assert_eq!((registered("consul"), registered("consul.eu")), (1.0, 1.0));
-    let logins = |agent: &Agent| agent.metric("herdlet_consul_logins_total", "cluster=\"eu\",result=\"done\"");
+    let logins =
+        |agent: &Agent| agent.metric("herdlet_consul_logins_total", "cluster=\"eu\",result=\"done\"");
     assert_eq!(logins(&agent), 2.0);
     let path = agent.home.write("nowhere.yaml", &reader("nowhere", "consul: {cluster: us}", ""));
     let refused = agent.cli(&["apply", "-f", &path.display().to_string()]);
@@ -101,7 +106,9 @@ fn jobs_use_the_consul_that_they_name() {
     agent.apply_and_wait(&reader("second", "", ""));
     wait::until_true("the other Consul has the new service", || open.known("second") == 1);
     until_explained(&agent, "late", "Consul");
-    agent.until_printed(&["status"], |status| status.contains(&closed.address()) && !status.contains(&open.address()));
+    agent.until_printed(&["status"], |status| {
+        status.contains(&closed.address()) && !status.contains(&open.address())
+    });
     agent.cli(&["delete", "there"]).success();
     wait::until_true("the task has ended", || agent.members().iter().all(|one| one.alloc != member.alloc));
     closed.thaw();
@@ -114,5 +121,21 @@ fn jobs_use_the_consul_that_they_name() {
         open.services().is_empty() && closed.services().is_empty() && closed.logins().is_empty()
     });
     assert!(!agent.log().contains(&token));
+    agent.finish();
+}
+
+#[test]
+fn the_example_is_in_both() {
+    let Some(open) = is_root().then(|| Consul::start(Access::Open)).flatten() else { return };
+    let Some(closed) = Consul::start(Access::Denied) else { return };
+    closed.put("/v1/kv/app/greeting", "bonjour");
+    let mut agent = agent_of(&open, &closed);
+    agent.apply_and_wait(&fs::read_to_string(example("consul-clusters")).unwrap());
+    let member = agent.single("consul-clusters.app[0]", "reader");
+    agent.until_logged(&member.alloc, "reader", "stdout", |text| text == "bonjour");
+    wait::until_true("each service is in its Consul", || {
+        (open.known("app"), open.known("app-old")) == (0, 1)
+            && (closed.known("app"), closed.known("app-old")) == (1, 0)
+    });
     agent.finish();
 }

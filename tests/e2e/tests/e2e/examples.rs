@@ -19,14 +19,15 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs`, in `consul_tokens.rs`, in `csi.rs` or in `containers`.
-const TESTED: [&str; 30] = [
+/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs`, in `consul_clusters.rs`, in `consul_tokens.rs`, in `csi.rs` or in `containers`.
+const TESTED: [&str; 31] = [
     "artifact",
     "bridge",
     "bridge-docker",
     "canary",
     "check-restart",
     "cni",
+    "consul-clusters",
     "consul-template",
     "consul-token",
     "csi-plugin",

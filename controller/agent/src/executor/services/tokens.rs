@@ -90,7 +90,7 @@ pub(super) async fn ensure(
         let session = Session {
             owed: &context.owed_tokens,
             cluster,
-            place: place_of(one),
+            place: place_of(context, one),
             method: &cluster.logins.services.method,
             holder: Holder { alloc: alloc.id, name: TokenHolder::Service(one.name.clone()) },
             replacement_max: REPLACEMENT_MAX,
@@ -225,9 +225,9 @@ fn cluster_of(one: &Registration) -> &str {
     one.consul.as_ref().map_or(ConsulAccess::DEFAULT_CLUSTER, |access| &access.cluster)
 }
 
-fn place_of(one: &Registration) -> TokenPlace {
-    let default = || ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
-    let ConsulAccess { cluster, namespace, partition } = one.consul.clone().unwrap_or_else(default);
+fn place_of(context: &Context, one: &Registration) -> TokenPlace {
+    let named = context.services.catalogs.consuls.named(one.consul.as_ref());
+    let ConsulAccess { cluster, namespace, partition } = named;
     TokenPlace { cluster, namespace, partition }
 }
 

@@ -101,6 +101,14 @@ impl ConsulClusters {
         }
     }
 
+    /// The place that a job names, without the namespace `default` of a Consul that may have no other.
+    pub fn named(&self, place: Option<&ConsulAccess>) -> ConsulAccess {
+        let default = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+        let place = place.unwrap_or(&default);
+        let narrowed = self.narrowed(place);
+        ConsulAccess { namespace: narrowed.namespace.filter(|_| place.namespace.is_some()), ..narrowed }
+    }
+
     /// Each place with its Consul.
     fn all(&self) -> Vec<(ConsulAccess, Arc<Consul>)> {
         self.places().iter().map(|(place, consul)| (place.clone(), Arc::clone(consul))).collect()

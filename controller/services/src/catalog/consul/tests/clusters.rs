@@ -115,6 +115,11 @@ async fn the_namespace_default_is_not_sent_unless_the_config_has_another() {
     let path = "PUT /v1/agent/service/register?replace-existing-checks=true";
     assert_eq!(registrations(&of_default), [path]);
     assert_eq!(registrations(&of_eu), [format!("{path}&ns=default")]);
+    // The same holds for log-ins, which name only what the job names.
+    let named =
+        |cluster: &str, namespace| catalogs.consuls.named(Some(&access(cluster, namespace))).namespace;
+    assert_eq!((named("default", Some("default")), named("eu", None)), (None, None));
+    assert_eq!(named("eu", Some("default")).as_deref(), Some("default"));
 }
 
 #[tokio::test]
