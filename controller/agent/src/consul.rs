@@ -74,7 +74,11 @@ impl Consuls {
         self.clusters.get(name)
     }
 
-    /// Says which Consuls there are; reads on after the name of another one.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<ConsulCluster>> {
+        self.clusters.values()
+    }
+
+    /// The names of all Consuls, as the second half of a message about another name.
     pub fn known(&self) -> String {
         let names: Vec<String> = self.clusters.keys().map(|name| format!("`{name}`")).collect();
         format!("the agent's config has only {}", names.join(", "))

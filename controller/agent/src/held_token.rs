@@ -46,7 +46,7 @@ pub const OF_CONSUL: TokenNames =
     TokenNames { system: "Consul", held: "consul.json", shown: "consul_token", mode: 0o640 };
 
 /// Where a token is valid.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TokenPlace {
     /// The name of the server or cluster in the agent's config.
     pub cluster: String,

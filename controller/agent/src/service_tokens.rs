@@ -1,7 +1,7 @@
 //! Tokens of Consul that services are registered with, kept for the next agent, which therefore issues nothing.
 //!
-//! In: tokens by service. Out: the same. Each service has one file, 0600, in a directory of its allocation, in the runtime directory. A token
-//! is removed only once its service is deregistered and the token is stored for its log-out.
+//! In: tokens by service and place. Out: the same. Each has one file, 0600, in a directory of its allocation, in the runtime directory. A
+//! token is removed only once its service is deregistered in that place and the token is stored for its log-out.
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +11,18 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, job::ConsulAccess};
 use herdlet_base::{durable, paths};
 use herdlet_services::catalog::ServiceOwner;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-use crate::{held_token::HeldToken, runtime_file, vault::boot_now};
+use crate::{
+    held_token::{HeldToken, TokenPlace},
+    runtime_file,
+    vault::boot_now,
+};
 
 /// The tokens of all services. Methods that access files block.
 pub struct ServiceTokens {
@@ -27,6 +31,9 @@ pub struct ServiceTokens {
     due: Mutex<BTreeMap<ServiceOwner, u64>>,
     changed: Notify,
 }
+
+/// The id of a service in the catalogue, and the place where its token is valid. A service that moves has two until it has left the old place.
+pub type TokenKey = (String, TokenPlace);
 
 /// The token of one service. Has no `Debug`: it is a secret.
 #[derive(Clone, Serialize, Deserialize)]
@@ -40,16 +47,22 @@ pub struct ServiceToken {
     pub held: HeldToken,
 }
 
+impl ServiceToken {
+    pub fn key(&self) -> TokenKey {
+        (self.id.clone(), self.held.place.clone())
+    }
+}
+
 impl ServiceTokens {
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, due: Mutex::default(), changed: Notify::new() }
     }
 
-    /// The tokens of an owner's services, by their ids. A damaged file counts as missing: the service logs in again.
+    /// The tokens of an owner's services. A damaged file counts as missing: the service logs in again.
     ///
     /// # Errors
     /// If they can't be read.
-    pub fn read(&self, owner: &ServiceOwner) -> io::Result<BTreeMap<String, ServiceToken>> {
+    pub fn read(&self, owner: &ServiceOwner) -> io::Result<BTreeMap<TokenKey, ServiceToken>> {
         let entries = match fs::read_dir(self.of_alloc(owner.alloc)) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -68,7 +81,7 @@ impl ServiceTokens {
                 Err(error) => return Err(error),
             };
             match serde_json::from_slice::<ServiceToken>(&bytes) {
-                Ok(token) if token.task == owner.task => drop(found.insert(token.id.clone(), token)),
+                Ok(token) if token.task == owner.task => drop(found.insert(token.key(), token)),
                 Ok(_) => {}
                 Err(_) => tracing::warn!(
                     alloc = %owner.alloc,
@@ -86,15 +99,15 @@ impl ServiceTokens {
     /// If it can't be written.
     pub fn keep(&self, alloc: AllocId, token: &ServiceToken) -> io::Result<()> {
         let bytes = Zeroizing::new(serde_json::to_vec(token)?);
-        runtime_file::write(&self.file(alloc, &token.id), &bytes)
+        runtime_file::write(&self.file(alloc, &token.key()), &bytes)
     }
 
     /// Removes the token of a service, and the directory of an allocation that has no other.
     ///
     /// # Errors
     /// If it can't be removed.
-    pub fn remove(&self, alloc: AllocId, id: &str) -> io::Result<()> {
-        runtime_file::remove(&self.file(alloc, id))?;
+    pub fn remove(&self, alloc: AllocId, key: &TokenKey) -> io::Result<()> {
+        runtime_file::remove(&self.file(alloc, key))?;
         match fs::remove_dir(self.of_alloc(alloc)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
             // It has others, or is gone.
@@ -143,8 +156,19 @@ impl ServiceTokens {
         self.dir.join(alloc.to_string())
     }
 
-    fn file(&self, alloc: AllocId, id: &str) -> PathBuf {
-        self.of_alloc(alloc).join(paths::file_name(id))
+    /// In the Consul `default`, the name is that of earlier versions.
+    fn file(&self, alloc: AllocId, (id, place): &TokenKey) -> PathBuf {
+        let TokenPlace { cluster, namespace, partition } = place;
+        let is_default =
+            cluster == ConsulAccess::DEFAULT_CLUSTER && namespace.is_none() && partition.is_none();
+        let name = if is_default {
+            paths::file_name(id)
+        } else {
+            let text = |name: &Option<String>| name.clone().unwrap_or_default();
+            // No name of a place has this character.
+            paths::file_name(&format!("{cluster}/{}/{}/{id}", text(namespace), text(partition)))
+        };
+        self.of_alloc(alloc).join(name)
     }
 
     fn due(&self) -> MutexGuard<'_, BTreeMap<ServiceOwner, u64>> {
@@ -180,18 +204,40 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         tokens.keep(alloc, &token("_herdlet-task-a/b", None, hour)).unwrap();
         tokens.keep(alloc, &token("_herdlet-task-c", Some("t"), Duration::ZERO)).unwrap();
-        assert_eq!(tokens.read(&group).unwrap().into_keys().collect::<Vec<_>>(), ["_herdlet-task-a/b"]);
+        let key = |id: &str| token(id, None, hour).key();
+        assert_eq!(tokens.read(&group).unwrap().into_keys().collect::<Vec<_>>(), [key("_herdlet-task-a/b")]);
         let task = ServiceOwner { alloc, task: Some("t".to_owned()) };
         let found = tokens.read(&task).unwrap();
-        assert_eq!(found["_herdlet-task-c"].held.reveal(), "s3cret");
+        assert_eq!(found[&key("_herdlet-task-c")].held.reveal(), "s3cret");
         tokens.note(&group, tokens.read(&group).unwrap().values().map(|token| &token.held));
         tokens.note(&task, found.values().map(|token| &token.held));
         let due = tokio::time::timeout(Duration::from_secs(60), tokens.due_owner()).await;
         assert_eq!(due, Ok(task));
         for id in ["_herdlet-task-a/b", "_herdlet-task-c"] {
-            tokens.remove(alloc, id).unwrap();
-            tokens.remove(alloc, id).unwrap();
+            tokens.remove(alloc, &key(id)).unwrap();
+            tokens.remove(alloc, &key(id)).unwrap();
         }
         assert!(std::fs::read_dir(parent.path().join("services")).unwrap().next().is_none());
+    }
+
+    /// The token of the new place took the file of the old one, whose service still needed it.
+    #[test]
+    fn a_service_that_moves_has_a_token_for_each_place() {
+        let parent = tempfile::tempdir().unwrap();
+        let tokens = ServiceTokens::new(parent.path().join("services"));
+        let (alloc, hour) = (AllocId::from_hash([7; 16]), Duration::from_secs(3_600));
+        let here = token("_herdlet-task-a", None, hour);
+        let mut there = here.clone();
+        there.held.place.cluster = "eu".to_owned();
+        let mut team = here.clone();
+        team.held.place.namespace = Some("team".to_owned());
+        for token in [&here, &there, &team] {
+            tokens.keep(alloc, token).unwrap();
+        }
+        let owner = ServiceOwner { alloc, task: None };
+        let keys = || tokens.read(&owner).unwrap().into_keys().collect::<Vec<_>>();
+        assert_eq!(keys(), [here.key(), team.key(), there.key()]);
+        tokens.remove(alloc, &here.key()).unwrap();
+        assert_eq!(keys(), [team.key(), there.key()]);
     }
 }

@@ -78,7 +78,7 @@ impl CatalogError {
 #[derive(Debug, Clone)]
 pub struct Catalogs {
     pub built_in: Arc<BuiltIn>,
-    /// The Consul agents. No request is sent to one before a service is registered there.
+    /// The Consul agents. No request is sent to one before a service is registered there, except to remove leftovers from configured ones.
     pub consuls: Arc<ConsulClusters>,
 }
 
@@ -92,8 +92,14 @@ impl Catalogs {
             }
         }
         let asked = wanting.iter().map(async |(cluster, names)| {
-            let why = unanswered(consuls, cluster).await?;
             let names = names.join(", ");
+            let Some(consul) = consuls.find(Some(&ConsulAccess::of_cluster(cluster))) else {
+                return Some(format!(
+                    "{names}: the agent's config has no Consul `{cluster}`, so their services there are not registered and the job does not \
+                     converge; add it to `consul.clusters`"
+                ));
+            };
+            let why = unanswered(&consul).await?;
             let which = match *cluster {
                 ConsulAccess::DEFAULT_CLUSTER => String::new(),
                 cluster => format!(" `{cluster}`"),
@@ -107,22 +113,23 @@ impl Catalogs {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Registers the services of the built-in catalogue, and checks that a Consul answers for the others, which are not
-    /// registered yet.
+    /// Registers the services of the built-in catalogue, and checks that one of the Consuls answers for the others, which are not
+    /// registered yet. Those of a Consul that does not answer delay no others: [`Self::up`] handles each Consul separately.
     ///
     /// # Errors
     ///
-    /// If a Consul can't be reached.
+    /// If services are wanted in Consul, and no Consul can be reached.
     pub async fn ask(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
         let (built_in, in_consul) = split(wanted);
         self.built_in.up(owner, built_in);
         let (places, lacking) = self.consuls.by_place(owner, &in_consul);
-        let asked = places.iter().map(|(consul, wanted)| consul.ask_for(owner, wanted.len()));
-        collect(lacking, join_all(asked).await)
+        let wanting = places.iter().filter(|(_, wanted)| !wanted.is_empty());
+        let answers = join_all(wanting.map(|(consul, wanted)| consul.ask_for(owner, wanted.len()))).await;
+        if answers.iter().any(Result::is_ok) { Ok(()) } else { collect(lacking, answers) }
     }
 
     /// Makes the catalogues hold exactly these registrations for `owner`. Those in Consul whose ids are in `untouched` stay as they
-    /// are, registered or not. A Consul that does not answer delays no other.
+    /// are, registered or not, and in another Consul than the wanted one too. A Consul that does not answer delays no other.
     ///
     /// # Errors
     ///
@@ -196,10 +203,7 @@ fn together(seen: Vec<Observation>) -> Observation {
 }
 
 /// Why a Consul does not answer; `None` if it does.
-async fn unanswered(consuls: &ConsulClusters, cluster: &str) -> Option<String> {
-    let Some(consul) = consuls.find(Some(&ConsulAccess::of_cluster(cluster))) else {
-        return Some(format!("the agent's config has none of the name `{cluster}`"));
-    };
+async fn unanswered(consul: &Consul) -> Option<String> {
     // The caller needs a quick answer, so a slow Consul counts as none.
     match tokio::time::timeout(ANSWER_MAX, consul.ask()).await {
         Ok(Ok(())) => None,

@@ -17,6 +17,7 @@ use super::{ConsulCluster, Consuls};
 /// A stand-in, and its client.
 pub(crate) struct FakeConsul {
     pub(crate) consuls: Arc<Consuls>,
+    pub(crate) address: String,
     state: Arc<Mutex<State>>,
 }
 
@@ -57,7 +58,7 @@ impl FakeConsul {
                 let _ = stream.write_all(answer.as_bytes()).await;
             }
         });
-        Self { consuls: consuls(&address), state }
+        Self { consuls: consuls(&address), address, state }
     }
 
     pub(crate) fn cluster(&self) -> &Arc<ConsulCluster> {
@@ -87,9 +88,16 @@ impl FakeConsul {
 
 /// The client of a Consul at this address, which may be closed.
 pub(crate) fn consuls(address: &str) -> Arc<Consuls> {
-    let config = ConsulConfig::resolve(Some(address), None, |_| None).unwrap();
-    let clusters = [("default".to_owned(), (config, Default::default()))].into();
-    Arc::new(Consuls::new(clusters).unwrap())
+    consuls_of(&[("default", address.to_owned())])
+}
+
+/// The clients of the Consuls with these names and addresses.
+pub(crate) fn consuls_of(addresses: &[(&str, String)]) -> Arc<Consuls> {
+    let settings = addresses.iter().map(|(name, address)| {
+        let config = ConsulConfig::resolve(Some(address), None, |_| None).unwrap();
+        ((*name).to_owned(), (config, Default::default()))
+    });
+    Arc::new(Consuls::new(settings.collect()).unwrap())
 }
 
 impl State {

@@ -13,7 +13,7 @@ use herdlet_base::durable;
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::AclError;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 use super::{ConsulCluster, Consuls};
@@ -30,7 +30,8 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// Tokens that must be logged out.
 pub struct OwedTokens {
     dir: PathBuf,
-    changed: Notify,
+    /// Marked when there is another token: Consul may answer again.
+    changed: watch::Sender<()>,
 }
 
 /// A token of a holder. Has no `Debug`: it is a secret.
@@ -48,12 +49,19 @@ pub struct IssuedToken {
     is_taken: bool,
 }
 
-/// A file that can't be read now.
-struct Unreadable;
+/// What is stored.
+struct Stored {
+    /// By the names of their files.
+    tokens: Vec<(OsString, OwedToken)>,
+    /// Files that are gone or damaged.
+    damaged: Vec<OsString>,
+    /// Whether each file could be read.
+    is_complete: bool,
+}
 
 impl OwedTokens {
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, changed: Notify::new() }
+        Self { dir, changed: watch::Sender::new(()) }
     }
 
     /// Stores a token and its replacement, if it has one, which are then logged out. Storing them again changes nothing. Blocks.
@@ -68,12 +76,18 @@ impl OwedTokens {
         let token = OwedToken { alloc, holder, held };
         let bytes = Zeroizing::new(serde_json::to_vec(&token)?);
         let written = runtime_file::write(&self.dir.join(token.name()), &bytes);
-        self.changed.notify_one();
+        self.changed.send_replace(());
         written
     }
 
-    /// Logs out until the agent ends.
+    /// Logs out until the agent ends. Each Consul has a loop of its own, so one that does not answer delays no other.
     pub async fn follow(self: Arc<Self>, consuls: Arc<Consuls>) {
+        self.warn_of_unknown(&consuls).await;
+        join_all(consuls.all().map(|cluster| self.follow_one(cluster))).await;
+    }
+
+    async fn follow_one(self: &Arc<Self>, cluster: &ConsulCluster) {
+        let mut changes = self.changed.subscribe();
         loop {
             let pauses = ExponentialBuilder::new()
                 .with_min_delay(RETRY_FIRST)
@@ -81,80 +95,76 @@ impl OwedTokens {
                 .with_jitter()
                 .without_max_times();
             for pause in pauses.build() {
-                if self.log_out_all(&consuls).await {
+                changes.mark_unchanged();
+                if self.log_out_of(cluster).await {
                     break;
                 }
-                self.rest(pause).await;
+                rest(pause, &mut changes).await;
             }
-            self.changed.notified().await;
+            // `self` holds the sender.
+            let _ = changes.changed().await;
         }
     }
 
-    /// Waits until the pause is over, or there is another token: Consul may answer again.
-    async fn rest(&self, pause: Duration) {
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = self.changed.notified() => {}
+    /// Warns once of tokens of Consuls that the config lacks. They stay stored: a later config may have the name again.
+    async fn warn_of_unknown(self: &Arc<Self>, consuls: &Consuls) {
+        let Ok(Stored { tokens, .. }) = self.load().await else { return };
+        let mut unknown = BTreeMap::<String, usize>::new();
+        for (_, token) in tokens {
+            let cluster = token.held.place.cluster;
+            if consuls.cluster(&cluster).is_none() {
+                *unknown.entry(cluster).or_default() += 1;
+            }
+        }
+        for (cluster, count) in unknown {
+            tracing::warn!(
+                cluster,
+                count,
+                "tokens of a Consul that the agent's config lacks can't be logged out; add it to `consul.clusters`, or delete them in Consul"
+            );
         }
     }
 
-    /// Logs all stored tokens out. Returns whether none is left. A Consul that does not answer delays no other.
-    async fn log_out_all(self: &Arc<Self>, consuls: &Consuls) -> bool {
-        let store = Arc::clone(self);
-        let Ok(Ok(names)) = off_thread(move || store.names()).await else { return false };
-        let mut is_done = true;
-        let mut by_cluster: BTreeMap<String, Vec<(OsString, OwedToken)>> = BTreeMap::new();
-        for name in names {
-            match self.load(&name).await {
-                Ok(Some(token)) => {
-                    by_cluster.entry(token.held.place.cluster.clone()).or_default().push((name, token));
+    /// Logs the stored tokens of one Consul out. Returns whether none is left.
+    async fn log_out_of(self: &Arc<Self>, cluster: &ConsulCluster) -> bool {
+        let Ok(Stored { tokens, damaged, mut is_complete }) = self.load().await else { return false };
+        for name in damaged {
+            is_complete &= self.forget(name).await;
+        }
+        for (name, token) in tokens.into_iter().filter(|(_, token)| token.held.place.cluster == cluster.name)
+        {
+            match token.log_out(cluster).await {
+                // Requests for the others would only wait too.
+                Err(AclError::Unreachable { .. }) => return false,
+                Err(error) if !error.is_denied() => {
+                    is_complete = false;
+                    continue;
                 }
-                Ok(None) => is_done &= self.forget(name).await,
-                Err(Unreadable) => is_done = false,
+                Ok(()) | Err(_) => {}
             }
+            is_complete &= self.forget(name).await;
         }
-        let all =
-            by_cluster.iter().map(|(cluster, tokens)| self.log_out_of(consuls.cluster(cluster), tokens));
-        join_all(all).await.into_iter().all(|is_done_here| is_done_here) && is_done
+        is_complete
     }
 
-    /// Logs tokens of one Consul out. Returns whether none is left.
-    async fn log_out_of(
-        self: &Arc<Self>,
-        cluster: Option<&Arc<ConsulCluster>>,
-        tokens: &[(OsString, OwedToken)],
-    ) -> bool {
-        let mut is_done = true;
-        for (name, token) in tokens {
-            match cluster {
-                Some(cluster) => match token.log_out(cluster).await {
-                    // Requests for the others would only wait too.
-                    Err(AclError::Unreachable { .. }) => return false,
-                    Err(error) if !error.is_denied() => {
-                        is_done = false;
-                        continue;
-                    }
-                    Ok(()) | Err(_) => {}
-                },
-                // Nothing can be done about it; it may expire.
-                None => token.audit().end(Some("the agent's config has no such Consul")),
-            }
-            is_done &= self.forget(name.clone()).await;
-        }
-        is_done
+    async fn load(self: &Arc<Self>) -> io::Result<Stored> {
+        let store = Arc::clone(self);
+        off_thread(move || store.read_all()).await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
-    /// Reads a stored token; `None` if its file is gone or damaged.
-    async fn load(self: &Arc<Self>, name: &OsString) -> Result<Option<OwedToken>, Unreadable> {
-        let (store, file) = (Arc::clone(self), name.clone());
-        match off_thread(move || store.read(&file)).await {
-            Ok(Ok(found)) => Ok(found),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, ?name, "failed to read a token of Consul that must be logged out; retrying");
-                Err(Unreadable)
+    fn read_all(&self) -> io::Result<Stored> {
+        let mut stored = Stored { tokens: Vec::new(), damaged: Vec::new(), is_complete: true };
+        for name in self.names()? {
+            match self.read(&name) {
+                Ok(Some(token)) => stored.tokens.push((name, token)),
+                Ok(None) => stored.damaged.push(name),
+                Err(error) => {
+                    tracing::warn!(%error, ?name, "failed to read a token of Consul that must be logged out; retrying");
+                    stored.is_complete = false;
+                }
             }
-            Err(_) => Err(Unreadable),
         }
+        Ok(stored)
     }
 
     /// Removes a stored token. Returns whether that succeeded.
@@ -255,6 +265,15 @@ impl Drop for IssuedToken {
         if let Err(error) = self.owed.add(self.token.clone()) {
             tracing::warn!(%error, "failed to store a token of Consul for its log-out; it stays valid until it expires");
         }
+    }
+}
+
+/// Waits until the pause is over, or there is another token.
+async fn rest(pause: Duration, changes: &mut watch::Receiver<()>) {
+    tokio::select! {
+        () = tokio::time::sleep(pause) => {}
+        // The store, which has the sender, outlives this.
+        _ = changes.changed() => {}
     }
 }
 

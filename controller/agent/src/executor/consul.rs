@@ -86,8 +86,8 @@ pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Va
 /// # Errors
 /// If the token is not there, or can't be read.
 pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<ConsulRights, Refusal> {
-    let access = workload.task().and_then(|task| task.consul.clone());
-    let access = access.unwrap_or_else(|| ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER));
+    let access = workload.task().and_then(|task| task.consul.as_ref());
+    let access = context.services.catalogs.consuls.named(access);
     let token = token(context, workload).await?;
     Ok(ConsulRights {
         cluster: access.cluster,
@@ -100,7 +100,7 @@ pub async fn rights(context: &Arc<Context>, workload: &Workload) -> Result<Consu
 /// The token of a task that wants one.
 async fn token(context: &Arc<Context>, workload: &Workload) -> Result<Option<HeldToken>, Refusal> {
     let Some((access, TokenNeed::Token(..))) = wanted(context, workload) else { return Ok(None) };
-    let held = read(context, workload).await?.filter(|held| is_for(held, access));
+    let held = read(context, workload).await?.filter(|held| is_for(context, held, access));
     held.map(Some).ok_or_else(|| Refusal::retry("read the token of Consul: it is not there".to_owned()))
 }
 
@@ -137,7 +137,7 @@ fn identity_of(
 async fn inspect(context: &Arc<Context>, workload: &Workload) -> Result<Outcome, Refusal> {
     let held = read(context, workload).await?;
     let (access, wanted) = wanted(context, workload).ok_or("find the block `consul` of the task")?;
-    let held = held.filter(|held| is_for(held, access));
+    let held = held.filter(|held| is_for(context, held, access));
     let held = match (held, wanted) {
         (None, TokenNeed::Nothing) => return Ok(Outcome::Present(None)),
         // `ensure` releases it.
@@ -172,7 +172,7 @@ async fn ensure(
     };
     let last = held.as_ref().map(|held| held.id);
     let (held, other) = match held {
-        Some(held) if held.place == place_of(access) => (Some(held), None),
+        Some(held) if is_at(context, &held, access) => (Some(held), None),
         other => (None, other),
     };
     let files = TokenFiles { access: file_access::find(context, task).await?, ..files(context, workload) };
@@ -180,7 +180,7 @@ async fn ensure(
     let session = Session {
         owed: &context.owed_tokens,
         cluster: &cluster,
-        place: place_of(access),
+        place: place_of(context, access),
         method: &cluster.logins.tasks.method,
         holder: Holder { alloc: workload.alloc.id, name: TokenHolder::Task(task.name.clone()) },
         replacement_max: REPLACEMENT_MAX,
@@ -280,12 +280,19 @@ fn files(context: &Context, workload: &Workload) -> TokenFiles {
 }
 
 /// Whether the task can use the token.
-fn is_for(held: &HeldToken, access: &ConsulAccess) -> bool {
-    held.confirmation != Confirmation::Released && held.place == place_of(access)
+fn is_for(context: &Context, held: &HeldToken, access: &ConsulAccess) -> bool {
+    held.confirmation != Confirmation::Released && is_at(context, held, access)
 }
 
-fn place_of(access: &ConsulAccess) -> TokenPlace {
-    let ConsulAccess { cluster, namespace, partition } = access.clone();
+/// Whether the token is valid where the task needs it. Earlier versions stored the namespace `default` too, where it is not sent.
+fn is_at(context: &Context, held: &HeldToken, access: &ConsulAccess) -> bool {
+    let TokenPlace { cluster, namespace, partition } = held.place.clone();
+    place_of(context, &ConsulAccess { cluster, namespace, partition }) == place_of(context, access)
+}
+
+fn place_of(context: &Context, access: &ConsulAccess) -> TokenPlace {
+    let named = context.services.catalogs.consuls.named(Some(access));
+    let ConsulAccess { cluster, namespace, partition } = named;
     TokenPlace { cluster, namespace, partition }
 }
 

@@ -15,6 +15,7 @@ use std::{
 use futures_util::future::join_all;
 use herdlet_api_types::{
     AllocId, InstanceId, UnixNanos,
+    job::ConsulAccess,
     service::{RegisteredCheck, Registration},
 };
 use herdlet_base::observation::{Class, Observation};
@@ -51,7 +52,7 @@ pub use tokens::check_service_token;
 use self::{
     client::{HttpApi, Scope},
     desired::{CheckResults, DesiredServices},
-    entry::{Entry, META_INSTANCE},
+    entry::{Entry, META_INSTANCE, Mark},
     listing::{Items, Listing, Shared},
     registration::Sent,
     tokens::{Print, Tokens},
@@ -61,7 +62,9 @@ use super::{CatalogError, CatalogFailure, ServiceOwner};
 /// A Consul agent.
 #[derive(Debug)]
 pub struct Consul {
-    instance: InstanceId,
+    /// A Consul, and a namespace and a partition there if jobs name them.
+    place: ConsulAccess,
+    mark: Mark,
     api: HttpApi,
     tokens: Tokens,
     is_named: bool,
@@ -81,32 +84,40 @@ pub struct Consul {
 pub struct ConsulError(#[source] reqwest::Error);
 
 impl Consul {
-    /// A client for the agent in `config`. Sends no request yet.
+    /// A client for the agent in `config`, as the Consul `default`. Sends no request yet.
     ///
     /// # Errors
     ///
     /// If the HTTP client can't be created.
     pub fn new(config: &ConsulConfig, instance: InstanceId) -> Result<Self, ConsulError> {
-        Ok(Self {
-            instance,
-            api: HttpApi::new(config).map_err(ConsulError)?,
-            tokens: Tokens::new(config),
-            is_named: config.is_named,
-            held: DesiredServices::default(),
-            listings: Shared::default(),
-            registered_with: Mutex::default(),
-            results: Mutex::default(),
-            leftovers: Notify::new(),
-        })
+        Self::of_cluster(ConsulAccess::DEFAULT_CLUSTER, config, instance)
     }
 
-    /// A client of the same agent for another namespace and partition.
-    fn in_scope(&self, config: &ConsulConfig, scope: Scope) -> Self {
+    /// As [`Self::new`], as the Consul of this name.
+    fn of_cluster(name: &str, config: &ConsulConfig, instance: InstanceId) -> Result<Self, ConsulError> {
+        let (api, place) = (HttpApi::new(config).map_err(ConsulError)?, ConsulAccess::of_cluster(name));
+        Ok(Self::of_api(&api, (place, instance), config))
+    }
+
+    /// A client of the same agent for another namespace or partition.
+    fn at(&self, place: ConsulAccess, config: &ConsulConfig) -> Self {
+        Self::of_api(&self.api, (place, self.mark.instance.clone()), config)
+    }
+
+    fn of_api(api: &HttpApi, (place, instance): (ConsulAccess, InstanceId), config: &ConsulConfig) -> Self {
+        let namespace = place.namespace.as_deref().unwrap_or(config.namespace());
+        let scope = [
+            ("ns", Some(namespace).filter(|name| !name.is_empty())),
+            ("partition", place.partition.as_deref()),
+        ];
+        let scope: Scope =
+            scope.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect();
         Self {
-            instance: self.instance.clone(),
-            api: self.api.in_scope(scope),
+            mark: Mark::new(instance, &place),
+            place,
+            api: api.in_scope(scope),
             tokens: Tokens::new(config),
-            is_named: self.is_named,
+            is_named: config.is_named,
             held: DesiredServices::default(),
             listings: Shared::default(),
             registered_with: Mutex::default(),
@@ -122,6 +133,11 @@ impl Consul {
         let config = ConsulConfig::resolve(Some("unix:///nonexistent/consul.sock"), None, |_| None);
         let client = config.ok().and_then(|config| Self::new(&config, InstanceId("test".to_owned())).ok());
         client.expect("nothing is asked")
+    }
+
+    /// Whether it is for the namespace of the config, or else of the token, and not for one that jobs name.
+    fn is_whole(&self) -> bool {
+        self.place.namespace.is_none() && self.place.partition.is_none()
     }
 
     /// Whether the agent's address is configured. Otherwise it is used only once something is registered in it.
@@ -150,7 +166,12 @@ impl Consul {
         self.tokens.set(id, checks.iter().map(|check| check.id.as_str()), token);
     }
 
-    /// The number of services in each state; `is_known` tells which allocations exist.
+    /// Removes such a token, unless the service has another one by now.
+    pub fn remove_token(&self, id: &str, token: &str) {
+        self.tokens.remove(id, token);
+    }
+
+    /// The number of services in each state; `is_known` returns whether an allocation exists.
     pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
         self.held.counts(is_known)
     }
@@ -177,8 +198,8 @@ impl Consul {
         self.up_except(owner, wanted, &BTreeSet::new()).await
     }
 
-    /// As [`Self::up`], but leaves the services `untouched` as they are: they have no token now. They count as missing if they are
-    /// not correct.
+    /// As [`Self::up`], but leaves the services `untouched` as they are, wanted here or not: they have no token now. They count as missing
+    /// if they are not correct.
     ///
     /// # Errors
     ///
@@ -192,9 +213,6 @@ impl Consul {
         self.held.want(owner, wanted, CheckResults::ReportAgain);
         let result = self.bring_up(owner, wanted, untouched).await;
         self.held.unseen(owner);
-        if wanted.is_empty() {
-            self.held.released(owner, &result);
-        }
         result
     }
 
@@ -209,7 +227,7 @@ impl Consul {
         let stale: Vec<_> = listing
             .entries(owner)
             .iter()
-            .filter(|(id, _)| !is_in(wanted, id))
+            .filter(|(id, _)| !is_in(wanted, id) && !untouched.contains(*id))
             .map(|(_, entry)| entry)
             .collect();
         let (registered, removed) = tokio::join!(
@@ -241,7 +259,12 @@ impl Consul {
         }
         missing.extend(failures.keys().cloned());
         self.held.seen(owner, listing.number, missing);
-        collect(failures.into_values().map(Err))
+        let result = collect(failures.into_values().map(Err));
+        // Untouched ones may be left.
+        if wanted.is_empty() && listing.entries(owner).is_empty() {
+            self.held.released(owner, &result);
+        }
+        result
     }
 
     /// Removes all registrations of `owner`, those in `known` and all others with its mark, and verifies that they are
@@ -358,13 +381,14 @@ impl Consul {
         listing.all().map(|(_, entry)| entry).filter(is_left).collect()
     }
 
-    /// Lists the agent's entries of this instance; the listing begins after this call.
+    /// Lists the agent's entries of this instance for this place; the listing begins after this call.
     async fn list(&self) -> Result<Arc<Listing>, CatalogFailure> {
         let ask = async {
             let token = self.tokens.agent();
             // The values are our ids, which contain no quotes.
-            let filter = format!("Meta[\"{META_INSTANCE}\"] == \"{}\"", self.instance);
+            let filter = format!("Meta[\"{META_INSTANCE}\"] == \"{}\"", self.mark.instance);
             let services = self.api.get("/v1/agent/services", Some(&filter), token, Items::read).await?;
+            let services = services.filtered(|entry: &Entry| entry.is_of(&self.mark));
             let checks = if services.is_empty() {
                 Items::default()
             } else {
@@ -391,7 +415,7 @@ impl Consul {
             let why = match entries.get(id) {
                 None if listing.has(id) => "has an invalid entry in Consul",
                 None => "is not in Consul",
-                Some(entry) if entry.equals(wanted, &self.instance, listing.checks(id)) => continue,
+                Some(entry) if entry.equals(wanted, &self.mark, listing.checks(id)) => continue,
                 Some(_) => "differs in Consul",
             };
             differences.insert(id.clone(), format!("service {id} {why}"));

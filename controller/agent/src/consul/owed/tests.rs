@@ -9,7 +9,7 @@ use herdlet_vault::{
 
 use super::*;
 use crate::{
-    consul::fixture::{FakeConsul, consuls},
+    consul::fixture::{FakeConsul, consuls, consuls_of},
     held_token::{NewToken, TokenPlace},
 };
 
@@ -33,11 +33,11 @@ fn count(store: &OwedTokens) -> usize {
 async fn a_token_stays_owed_until_consul_has_answered() {
     let (parent, consul) = (tempfile::tempdir().unwrap(), FakeConsul::start().await);
     let store = store(&parent);
-    assert!(store.log_out_all(&consul.consuls).await);
+    assert!(store.log_out_of(consul.cluster()).await);
     consul.add("s-1");
     store.add(token("s-1", "default")).unwrap();
     let away = consuls("http://127.0.0.1:1");
-    assert!(!store.log_out_all(&away).await);
+    assert!(!store.log_out_of(away.cluster("default").unwrap()).await);
     // Agents of Consul answer the first while there is no leader, the third in case of another fault.
     for (status, body) in [
         (500, "No cluster leader"),
@@ -47,11 +47,11 @@ async fn a_token_stays_owed_until_consul_has_answered() {
         (404, "a proxy's"),
     ] {
         consul.answer("/v1/acl/logout", status, body);
-        assert!(!store.log_out_all(&consul.consuls).await, "{status}");
+        assert!(!store.log_out_of(consul.cluster()).await, "{status}");
         assert_eq!(count(&store), 1, "{status}");
     }
     consul.recover();
-    assert!(store.log_out_all(&consul.consuls).await);
+    assert!(store.log_out_of(consul.cluster()).await);
     assert_eq!(count(&store), 0);
     assert_eq!(consul.requests().pop().as_deref(), Some("POST /v1/acl/logout s-1"));
 }
@@ -61,10 +61,10 @@ async fn an_answer_is_final_if_consul_refuses_or_has_no_such_token() {
     let (parent, consul) = (tempfile::tempdir().unwrap(), FakeConsul::start().await);
     let store = store(&parent);
     store.add(token("unknown", "default")).unwrap();
-    assert!(store.log_out_all(&consul.consuls).await);
+    assert!(store.log_out_of(consul.cluster()).await);
     consul.answer("/v1/acl/logout", 403, "Permission denied");
     store.add(token("s-1", "default")).unwrap();
-    assert!(store.log_out_all(&consul.consuls).await);
+    assert!(store.log_out_of(consul.cluster()).await);
     assert_eq!((count(&store), consul.requests().len()), (0, 2));
 }
 
@@ -76,11 +76,11 @@ async fn the_first_request_without_an_answer_ends_a_pass() {
     for text in ["s-1", "s-2", "s-3"] {
         store.add(token(text, "default")).unwrap();
     }
-    assert!(!store.log_out_all(&consul.consuls).await);
+    assert!(!store.log_out_of(consul.cluster()).await);
     assert_eq!((count(&store), consul.requests().len()), (3, 1));
     // A failure that concerns one token only delays no other.
     consul.answer("/v1/acl/logout", 500, "unknown");
-    assert!(!store.log_out_all(&consul.consuls).await);
+    assert!(!store.log_out_of(consul.cluster()).await);
     assert_eq!((count(&store), consul.requests().len()), (3, 3));
 }
 
@@ -93,15 +93,51 @@ async fn a_file_that_cannot_be_read_is_kept() {
     // A directory can't be read as a file, by root either.
     std::fs::rename(&file, parent.path().join("away")).unwrap();
     std::fs::create_dir(&file).unwrap();
-    assert!(!store.log_out_all(&consul.consuls).await);
+    assert!(!store.log_out_of(consul.cluster()).await);
     std::fs::remove_dir(&file).unwrap();
     std::fs::rename(parent.path().join("away"), &file).unwrap();
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    // Nothing can be done about a damaged one, or one of a Consul that is not configured.
+    // Nothing can be done about a damaged one.
     std::fs::write(&file, "{").unwrap();
-    store.add(token("s-2", "eu")).unwrap();
-    assert!(store.log_out_all(&consul.consuls).await);
+    assert!(store.log_out_of(consul.cluster()).await);
     assert_eq!((count(&store), consul.requests().len()), (0, 0));
+}
+
+/// A name that the config lacked for a while lost its tokens, which stayed valid in Consul.
+#[tokio::test]
+async fn a_token_of_a_consul_that_the_config_lacks_stays_owed() {
+    let (parent, consul) = (tempfile::tempdir().unwrap(), FakeConsul::start().await);
+    let store = store(&parent);
+    store.add(token("s-1", "eu")).unwrap();
+    store.add(token("s-2", "default")).unwrap();
+    store.warn_of_unknown(&consul.consuls).await;
+    assert!(store.log_out_of(consul.cluster()).await);
+    assert_eq!((count(&store), consul.requests()), (1, vec!["POST /v1/acl/logout s-2".to_owned()]));
+}
+
+/// A Consul that hung delayed the log-outs at the others.
+#[tokio::test]
+async fn a_consul_that_hangs_delays_no_other() {
+    let (parent, consul) = (tempfile::tempdir().unwrap(), FakeConsul::start().await);
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings =
+        [("default", consul.address.clone()), ("eu", format!("http://{}", silent.local_addr().unwrap()))];
+    let store = store(&parent);
+    store.add(token("s-1", "eu")).unwrap();
+    let following = Arc::clone(&store).follow(consuls_of(&settings));
+    let others_end = async {
+        // The other Consul has a request that is never answered.
+        let _hanging = silent.accept().await.unwrap();
+        store.add(token("s-2", "default")).unwrap();
+        while consul.requests().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = following => {}
+        () = others_end => {}
+    }
+    assert!(count(&store) >= 1);
 }
 
 #[tokio::test]
@@ -112,7 +148,7 @@ async fn a_token_is_owed_with_its_replacement() {
     both.held.next = Some(Box::new(token("s-2", "default").held));
     store.add(both).unwrap();
     assert_eq!(count(&store), 2);
-    assert!(store.log_out_all(&consul.consuls).await);
+    assert!(store.log_out_of(consul.cluster()).await);
     let mut requests = consul.requests();
     requests.sort();
     assert_eq!(requests, ["POST /v1/acl/logout s-1", "POST /v1/acl/logout s-2"]);
@@ -132,10 +168,11 @@ fn an_issued_token_that_nobody_takes_is_owed() {
 async fn another_token_ends_a_pause() {
     let parent = tempfile::tempdir().unwrap();
     let store = store(&parent);
+    let mut changes = store.changed.subscribe();
     let begun = tokio::time::Instant::now();
     store.add(token("s-1", "default")).unwrap();
-    store.rest(RETRY_LONGEST).await;
+    rest(RETRY_LONGEST, &mut changes).await;
     assert_eq!(begun.elapsed(), Duration::ZERO);
-    store.rest(RETRY_FIRST).await;
+    rest(RETRY_FIRST, &mut changes).await;
     assert!(begun.elapsed() >= RETRY_FIRST);
 }

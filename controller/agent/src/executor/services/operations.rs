@@ -2,7 +2,7 @@
 //!
 //! In: resolved services. Out: requests to the catalogues, and their outcome. A service without a token delays no other.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use herdlet_api_types::{alloc::Allocation, job::Provider, service::Registration};
 use herdlet_base::observation::Observation;
@@ -11,7 +11,7 @@ use herdlet_services::catalog::ServiceOwner;
 
 use super::{
     Resolved, checking, refused,
-    tokens::{self, Specs},
+    tokens::{self, Specs, Tokens},
 };
 use crate::executor::{Context, PlaceVerb, Refusal, retry};
 
@@ -40,7 +40,7 @@ async fn up(
     let without_token = tokens.refused.keys().cloned().collect();
     let registered = context.services.catalogs.up(owner, registrations, &without_token).await;
     if registered.is_ok() {
-        tokens::release(context, owner, &tokens.wanted).await?;
+        tokens::release(context, owner, &tokens).await?;
     }
     let registration = registered.err().map(|error| error.to_string());
     let failures: Vec<&str> =
@@ -62,7 +62,7 @@ async fn down(
         return Ok(refused(&error));
     }
     // Only now: a deregistration needs the token.
-    tokens::release(context, owner, &BTreeSet::new()).await?;
+    tokens::release(context, owner, &Tokens::default()).await?;
     Ok(Outcome::Done(None))
 }
 

@@ -30,7 +30,7 @@ use crate::{
         login_identity::{self, LoginIdentity},
     },
     held_token::{Confirmation, HeldToken, TokenPlace},
-    service_tokens::ServiceToken,
+    service_tokens::{ServiceToken, TokenKey},
     token_audit::TokenHolder,
     vault::boot_now,
 };
@@ -39,7 +39,7 @@ use crate::{
 pub(super) type Specs<'s> = BTreeMap<String, &'s Service>;
 
 /// The tokens of an owner that are kept.
-pub(super) type TokensById = BTreeMap<String, ServiceToken>;
+pub(super) type KeptTokens = BTreeMap<TokenKey, ServiceToken>;
 
 /// The longest time for the token of one service: the registrations of the others wait for it.
 const TOKEN_MAX: Duration = Duration::from_secs(15);
@@ -49,8 +49,8 @@ const REPLACEMENT_MAX: Duration = Duration::from_secs(12);
 /// What is known of the tokens of an owner's services.
 #[derive(Default)]
 pub(super) struct Tokens {
-    /// The ids of services that log in.
-    pub(super) wanted: BTreeSet<String>,
+    /// The services that log in, each with its place.
+    pub(super) wanted: BTreeSet<TokenKey>,
     /// Why services have no token, by their ids.
     pub(super) refused: BTreeMap<String, String>,
 }
@@ -71,13 +71,15 @@ pub(super) async fn ensure(
         let identity = spec.and_then(|service| identity_of((alloc, owner, service), &one.name, cluster));
         match identity {
             Some(identity) => {
-                tokens.wanted.insert(one.id.clone());
-                wanted.push((one, cluster, spec, identity, kept.remove(&one.id)));
+                let key = (one.id.clone(), place_of(context, one));
+                let last = kept.remove(&key);
+                tokens.wanted.insert(key.clone());
+                wanted.push((one, cluster, spec, identity, (key.1, last)));
             }
             None => set_token(context, one, None),
         }
     }
-    let logins = wanted.into_iter().map(async |(one, cluster, spec, identity, last)| {
+    let logins = wanted.into_iter().map(async |(one, cluster, spec, identity, (place, last))| {
         let keeper = ServiceKeeper {
             context,
             alloc,
@@ -90,18 +92,13 @@ pub(super) async fn ensure(
         let session = Session {
             owed: &context.owed_tokens,
             cluster,
-            place: place_of(context, one),
+            place,
             method: &cluster.logins.services.method,
             holder: Holder { alloc: alloc.id, name: TokenHolder::Service(one.name.clone()) },
             replacement_max: REPLACEMENT_MAX,
         };
         let result = async {
-            let mut last = last.map(|token| token.held);
-            // The service was in another place before.
-            if let Some(other) = last.take_if(|held| held.place != session.place) {
-                session.owe(other).await?;
-            }
-            let held = session.ensure(last, &keeper).await?;
+            let held = session.ensure(last.map(|token| token.held), &keeper).await?;
             keeper.keep(&held).await?;
             Ok::<_, Refusal>(held)
         };
@@ -137,12 +134,12 @@ pub(super) async fn load_known(
     context: &Arc<Context>,
     owner: &ServiceOwner,
     registrations: &[Registration],
-) -> Result<TokensById, Refusal> {
+) -> Result<KeptTokens, Refusal> {
     let mut kept = read(context, owner).await?;
     make_known(context, owner, &kept);
     kept.retain(|_, token| is_usable(token));
     for one in registrations {
-        if let Some(token) = kept.get(&one.id) {
+        if let Some(token) = kept.get(&(one.id.clone(), place_of(context, one))) {
             set_token(context, one, Some(&token.held));
         }
     }
@@ -155,13 +152,14 @@ pub(super) fn lack(
     context: &Context,
     (alloc, owner): (&Allocation, &ServiceOwner),
     (registrations, specs): (&[Registration], &Specs<'_>),
-    kept: &TokensById,
+    kept: &KeptTokens,
 ) -> Option<String> {
     registrations.iter().filter(|one| one.provider == Provider::Consul).find_map(|one| {
         let cluster = context.consuls.cluster(cluster_of(one))?;
         let service = specs.get(&one.id)?;
         identity_of((alloc, owner, service), &one.name, cluster)?;
-        match kept.get(&one.id).map(|token| token.held.lease.step(boot_now())) {
+        let key = (one.id.clone(), place_of(context, one));
+        match kept.get(&key).map(|token| token.held.lease.step(boot_now())) {
             None => Some(format!("service {} has no token of its own", one.name)),
             Some(Step::Replace(_)) => Some(format!("the token of service {} expires soon", one.name)),
             Some(Step::Wait { .. } | Step::Renew) => None,
@@ -169,16 +167,18 @@ pub(super) fn lack(
     })
 }
 
-/// Has the tokens logged out that no service is registered with any more: all of the owner's, except those of the services `wanted`.
+/// Has the tokens logged out that no service is registered with any more: all of the owner's, except those that `tokens` wants, and those of
+/// services that got none in their new place and stay in the old one.
 pub(super) async fn release(
     context: &Arc<Context>,
     owner: &ServiceOwner,
-    wanted: &BTreeSet<String>,
+    Tokens { wanted, refused }: &Tokens,
 ) -> Result<(), Refusal> {
+    let is_over = |token: &ServiceToken| !wanted.contains(&token.key()) && !refused.contains_key(&token.id);
     let kept = read(context, owner).await?;
-    for mut token in kept.into_values().filter(|token| !wanted.contains(&token.id)) {
+    for mut token in kept.into_values().filter(is_over) {
         if let Some(consul) = catalog_of(context, &token.held.place) {
-            consul.set_token(&token.id, &[], None);
+            consul.remove_token(&token.id, token.held.reveal());
         }
         let (owed, tokens, alloc) =
             (Arc::clone(&context.owed_tokens), Arc::clone(&context.service_tokens), owner.alloc);
@@ -186,9 +186,9 @@ pub(super) async fn release(
             // The next agent must not use it. Without space, only a crash before the removal makes a difference.
             token.held = token.held.released();
             let _ = tokens.keep(alloc, &token);
-            let ServiceToken { id, service, held, .. } = token;
+            let (key, ServiceToken { service, held, .. }) = (token.key(), token);
             owed.add(OwedToken { alloc, holder: TokenHolder::Service(service), held })?;
-            tokens.remove(alloc, &id)
+            tokens.remove(alloc, &key)
         })
         .await?;
     }
@@ -199,10 +199,10 @@ pub(super) async fn release(
 }
 
 /// Makes the tokens that can be used known to the catalogue, which needs them to deregister services that are no longer wanted.
-fn make_known(context: &Context, owner: &ServiceOwner, kept: &TokensById) {
-    for (id, token) in kept {
-        let Some(consul) = catalog_of(context, &token.held.place) else { continue };
-        consul.may_hold(owner, kept.len());
+fn make_known(context: &Context, owner: &ServiceOwner, kept: &KeptTokens) {
+    for ((id, place), token) in kept {
+        let Some(consul) = catalog_of(context, place) else { continue };
+        consul.may_hold(owner, kept.keys().filter(|(_, other)| other == place).count());
         if is_usable(token) {
             consul.set_token(id, &[], Some(token.held.reveal()));
         }
@@ -236,7 +236,7 @@ fn is_usable(token: &ServiceToken) -> bool {
 }
 
 /// The kept tokens, also those to be logged out.
-async fn read(context: &Arc<Context>, owner: &ServiceOwner) -> Result<TokensById, Refusal> {
+async fn read(context: &Arc<Context>, owner: &ServiceOwner) -> Result<KeptTokens, Refusal> {
     let (tokens, owner) = (Arc::clone(&context.service_tokens), owner.clone());
     on_files("read the tokens of services", move || tokens.read(&owner)).await
 }

@@ -52,8 +52,8 @@ pub enum AclError {
     #[error("{doing}: Consul has no such token")]
     NotFound { doing: &'static str },
     /// Consul refuses.
-    #[error("{doing}: Consul answers {status}: {why}")]
-    Refused { doing: &'static str, status: StatusCode, why: String },
+    #[error("{doing}: Consul at {address} answers {status}: {why}")]
+    Refused { doing: &'static str, address: String, status: StatusCode, why: String },
 }
 
 #[derive(Deserialize)]
@@ -105,6 +105,7 @@ impl ConsulReader {
             // Consul answers so for the method too.
             AclError::NotFound { doing } => AclError::Refused {
                 doing,
+                address: self.api.address.clone(),
                 status: StatusCode::FORBIDDEN,
                 why: "it has no such auth method".to_owned(),
             },
@@ -112,6 +113,7 @@ impl ConsulReader {
         })?;
         let wrong = || AclError::Refused {
             doing: DOING,
+            address: self.api.address.clone(),
             status: StatusCode::OK,
             why: "its answer is no token".to_owned(),
         };
@@ -183,7 +185,7 @@ impl ConsulReader {
         if self.is_without_servers(status, &why) {
             return Err(AclError::Unreachable { doing, address: address(), why: format!("{status}: {why}") });
         }
-        Err(AclError::Refused { doing, status, why })
+        Err(AclError::Refused { doing, address: address(), status, why })
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct HttpApi {
     base: String,
     /// The address in messages.
     pub(super) address: String,
+    /// The same, with the namespace and the partition.
+    place: String,
     scope: Scope,
     agent: Arc<AgentState>,
     /// The address is a default: no warning if nothing ever answers there.
@@ -163,24 +165,21 @@ impl HttpApi {
             answered_at: AtomicI64::default(),
         };
         let (client, agent, scope) = (builder.build()?, Arc::new(agent), Scope::new());
-        Ok(Self { client, base, address, scope, agent, is_guess: false })
+        Ok(Self { client, base, place: address.clone(), address, scope, agent, is_guess: false })
     }
 
     /// A client of the same agent for another namespace.
     pub(super) fn in_scope(&self, scope: Scope) -> Self {
+        let names = scope.iter().map(|(kind, name)| format!(" {kind}={name}"));
         Self {
             client: self.client.clone(),
             base: self.base.clone(),
             address: self.address.clone(),
+            place: names.fold(self.address.clone(), |place, name| place + &name),
             scope,
             agent: Arc::clone(&self.agent),
             is_guess: self.is_guess,
         }
-    }
-
-    /// Whether it is for the namespace of the token.
-    pub(super) fn is_unscoped(&self) -> bool {
-        self.scope.is_empty()
     }
 
     /// How long Consul has not answered, and why; the beginning of a sentence.
@@ -315,7 +314,7 @@ impl HttpApi {
                 if kind == RequestKind::List && status.is_server_error() {
                     self.unanswered(&format!("{status}: {body}"));
                 }
-                let why = format!("{}: Consul answers {status}: {body}", doing());
+                let why = format!("{}: Consul at {} answers {status}: {body}", doing(), self.place);
                 RequestError {
                     status: Some(status),
                     body,

@@ -33,17 +33,14 @@ impl ConsulClusters {
     /// If an HTTP client can't be created.
     pub fn new(configs: &BTreeMap<String, ConsulConfig>, instance: &InstanceId) -> Result<Self, ConsulError> {
         let place = |(name, config): (&String, &ConsulConfig)| {
-            Ok((ConsulAccess::of_cluster(name), Arc::new(Consul::new(config, instance.clone())?)))
+            Ok((
+                ConsulAccess::of_cluster(name),
+                Arc::new(Consul::of_cluster(name, config, instance.clone())?),
+            ))
         };
         let places = configs.iter().map(place).collect::<Result<BTreeMap<_, _>, ConsulError>>()?;
-        let clusters =
-            Self { configs: configs.clone(), places: Mutex::default(), count: watch::Sender::new(0) };
-        *clusters.places() = places;
-        // A namespace of the config is that of services that name none.
-        for name in configs.keys() {
-            clusters.at(&ConsulAccess::of_cluster(name));
-        }
-        Ok(clusters)
+        let count = watch::Sender::new(places.len());
+        Ok(Self { configs: configs.clone(), places: Mutex::new(places), count })
     }
 
     /// One Consul that does not exist.
@@ -66,47 +63,46 @@ impl ConsulClusters {
 
     /// The Consul of a registration or service; `None` if the config has none of this name.
     pub fn find(&self, place: Option<&ConsulAccess>) -> Option<Arc<Consul>> {
-        match place {
-            Some(place) => self.at(place),
-            None => self.at(&ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER)),
-        }
+        self.at(&self.place_of(place))
     }
 
     fn at(&self, place: &ConsulAccess) -> Option<Arc<Consul>> {
-        let whole = ConsulAccess::of_cluster(&place.cluster);
-        let place = self.narrowed(place);
         let mut places = self.places();
-        if let Some(known) = places.get(&place) {
+        if let Some(known) = places.get(place) {
             return Some(Arc::clone(known));
         }
-        let (agent, config) = (places.get(&whole)?, self.configs.get(&place.cluster)?);
-        let scope = [("ns", &place.namespace), ("partition", &place.partition)];
-        let scope = scope.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
-        let consul = Arc::new(agent.in_scope(config, scope.collect()));
-        places.insert(place, Arc::clone(&consul));
+        let (agent, config) =
+            (places.get(&ConsulAccess::of_cluster(&place.cluster))?, self.configs.get(&place.cluster)?);
+        let consul = Arc::new(agent.at(place.clone(), config));
+        places.insert(place.clone(), Arc::clone(&consul));
         self.count.send_replace(places.len());
         Some(consul)
     }
 
-    /// The place as requests name it: with the namespace of the config where none is named. A Consul that is not Enterprise refuses
-    /// requests with a namespace, also with `default`.
-    fn narrowed(&self, place: &ConsulAccess) -> ConsulAccess {
-        let of_config = self.configs.get(&place.cluster).map(ConsulConfig::namespace).unwrap_or_default();
-        let namespace = place.namespace.as_deref().unwrap_or(of_config);
-        let is_named = |name: &&str| !name.is_empty() && (*name != "default" || !of_config.is_empty());
+    /// The place of a registration or service: it names a namespace only if that is not the one of the config.
+    pub fn place_of(&self, access: Option<&ConsulAccess>) -> ConsulAccess {
+        let named = self.named(access);
+        let of_config = self.namespace_of(&named.cluster);
+        ConsulAccess { namespace: named.namespace.filter(|name| name != of_config), ..named }
+    }
+
+    /// What a job names. The namespace `default` is left out for a Consul whose config has no namespace: one that is not Enterprise refuses
+    /// requests with a namespace, also with this one.
+    pub fn named(&self, access: Option<&ConsulAccess>) -> ConsulAccess {
+        let default = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+        let ConsulAccess { cluster, namespace, partition } = access.unwrap_or(&default).clone();
+        let has_namespace = !self.namespace_of(&cluster).is_empty();
+        let is_named = |name: &String| !name.is_empty() && (name != "default" || has_namespace);
+        let is_partition = |name: &String| !name.is_empty() && name != "default";
         ConsulAccess {
-            cluster: place.cluster.clone(),
-            namespace: Some(namespace).filter(is_named).map(str::to_owned),
-            partition: place.partition.as_deref().filter(|name| *name != "default").map(str::to_owned),
+            cluster,
+            namespace: namespace.filter(is_named),
+            partition: partition.filter(is_partition),
         }
     }
 
-    /// The place that a job names, without the namespace `default` of a Consul that may have no other.
-    pub fn named(&self, place: Option<&ConsulAccess>) -> ConsulAccess {
-        let default = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
-        let place = place.unwrap_or(&default);
-        let narrowed = self.narrowed(place);
-        ConsulAccess { namespace: narrowed.namespace.filter(|_| place.namespace.is_some()), ..narrowed }
+    fn namespace_of(&self, cluster: &str) -> &str {
+        self.configs.get(cluster).map(ConsulConfig::namespace).unwrap_or_default()
     }
 
     /// Each place with its Consul.
@@ -143,15 +139,14 @@ impl ConsulClusters {
         let mut failures = Vec::new();
         let mut by_place: BTreeMap<ConsulAccess, (Arc<Consul>, Vec<Registration>)> = BTreeMap::new();
         for one in wanted {
-            let default = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
-            let place = self.narrowed(one.consul.as_ref().unwrap_or(&default));
+            let place = self.place_of(one.consul.as_ref());
             match self.at(&place) {
                 Some(consul) => by_place.entry(place).or_insert((consul, Vec::new())).1.push(one.clone()),
                 None => failures.push(super::retry(format!(
-                    "register service {}: the agent's config has no Consul `{}`, only {}",
+                    "use service {}: the agent's config has no Consul `{}`, only {}",
                     one.name,
                     place.cluster,
-                    self.names().into_iter().collect::<Vec<_>>().join(", ")
+                    self.names().iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
                 ))),
             }
         }
@@ -167,17 +162,12 @@ impl ConsulClusters {
         (by_place.into_values().collect(), failures)
     }
 
-    /// Whether one of them may hold services of `owner`.
-    pub fn hold(&self, owner: &ServiceOwner) -> bool {
-        self.all().iter().any(|(_, consul)| consul.holds(owner))
-    }
-
-    /// The warnings that they do not answer, of those that should hold services of ours. `is_known` returns whether an allocation exists.
+    /// The warnings about Consuls that should hold services and do not answer. `is_known` returns whether an allocation exists.
     pub fn troubles(&self, wall: UnixNanos, is_known: impl Fn(&AllocId) -> bool) -> BTreeSet<String> {
         self.all().iter().filter_map(|(_, consul)| consul.trouble(wall, &is_known)).collect()
     }
 
-    /// The number of services in each state, by the name of the Consul; `is_known` tells which allocations exist.
+    /// The number of services in each state, by the name of the Consul; `is_known` returns whether an allocation exists.
     pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> BTreeMap<String, ServiceCounts> {
         let mut all = BTreeMap::<String, ServiceCounts>::new();
         for (place, consul) in self.all() {
@@ -209,9 +199,16 @@ impl ConsulClusters {
     }
 }
 
-/// A namespace of a Consul.
+/// A Consul, or a namespace of one, with what a job names to use it.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub access: ConsulAccess,
     pub consul: Arc<Consul>,
+}
+
+impl Place {
+    /// Whether it is for the namespace of the config, or else of the token, and not for one that jobs name.
+    pub fn is_of_config(&self) -> bool {
+        self.consul.is_whole()
+    }
 }

@@ -15,7 +15,7 @@ pub struct ConsulConfig {
     pub(super) address: Address,
     pub(super) token: Option<Zeroizing<String>>,
     /// The setting that the token comes from.
-    pub(super) token_source: Option<&'static str>,
+    pub(super) token_source: Option<String>,
     /// Directory with a file for each service that has its own token.
     pub(super) service_tokens_dir: Option<PathBuf>,
     /// Whether the address is configured.
@@ -23,7 +23,7 @@ pub struct ConsulConfig {
     /// The authorities of its certificate, and the agent's own certificate for it.
     pub(super) credentials: Arc<Credentials>,
     pub(super) verification: Verification,
-    /// The namespace of reads for templates; empty for that of the token.
+    /// The namespace of services and of reads for templates, where a job names none; empty for that of the token.
     pub(super) namespace: String,
 }
 
@@ -53,7 +53,7 @@ pub enum ConsulConfigError {
     Address(String),
     /// The token from this setting is invalid; its text is never shown.
     #[error("read the Consul token of {0}: its first line must be visible ASCII characters without spaces")]
-    Token(&'static str),
+    Token(String),
 }
 
 impl ConsulConfig {
@@ -64,6 +64,20 @@ impl ConsulConfig {
     ///
     /// If the address or the token is invalid.
     pub fn resolve(
+        address: Option<&str>,
+        token: Option<String>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConsulConfigError> {
+        Self::resolve_at("consul", address, token, variable)
+    }
+
+    /// As [`Self::resolve`], for the Consul whose settings are at `path` in the config.
+    ///
+    /// # Errors
+    ///
+    /// If the address or the token is invalid.
+    pub fn resolve_at(
+        path: &str,
         address: Option<&str>,
         token: Option<String>,
         variable: impl Fn(&str) -> Option<String>,
@@ -81,10 +95,11 @@ impl ConsulConfig {
                 None => Address::Http(DEFAULT_ADDRESS.to_owned()),
             },
         };
-        let own = token.filter(|token| !token.is_empty()).map(|token| (token, "consul.token_file"));
-        let token = own.or_else(|| set("CONSUL_HTTP_TOKEN").map(|token| (token, "CONSUL_HTTP_TOKEN")));
+        let own = token.filter(|token| !token.is_empty()).map(|token| (token, format!("{path}.token_file")));
+        let token =
+            own.or_else(|| set("CONSUL_HTTP_TOKEN").map(|token| (token, "CONSUL_HTTP_TOKEN".to_owned())));
         if let Some((_, source)) = token.as_ref().filter(|(token, _)| header(token).is_none()) {
-            return Err(ConsulConfigError::Token(source));
+            return Err(ConsulConfigError::Token(source.clone()));
         }
         let (token, token_source) = token.map(|(token, source)| (Zeroizing::new(token), source)).unzip();
         Ok(Self {
@@ -111,10 +126,11 @@ impl ConsulConfig {
         Self { credentials: Arc::new(credentials), verification, ..self }
     }
 
-    /// Sets the namespace of reads for templates.
+    /// Sets the namespace of services and of reads for templates, where a job names none. `default` counts as none: a Consul that is not
+    /// Enterprise refuses requests with a namespace.
     #[must_use]
     pub fn with_namespace(self, namespace: String) -> Self {
-        Self { namespace, ..self }
+        Self { namespace: if namespace == "default" { String::new() } else { namespace }, ..self }
     }
 
     pub fn namespace(&self) -> &str {
@@ -205,7 +221,7 @@ mod tests {
     fn invalid_token_is_refused_without_printing_it() {
         for token in ["\ns3cret", "s3 cret", "s3cr\u{e9}t"] {
             let error = resolve(None, &[("CONSUL_HTTP_TOKEN", token)]).unwrap_err();
-            assert_eq!(error, ConsulConfigError::Token("CONSUL_HTTP_TOKEN"));
+            assert_eq!(error, ConsulConfigError::Token("CONSUL_HTTP_TOKEN".to_owned()));
             assert!(!error.to_string().contains("s3"), "{error}");
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, format_duration,
-    job::{CheckKind, InitialStatus, Weights},
+    job::{CheckKind, ConsulAccess, InitialStatus, Weights},
     service::{CheckStatus, RegisteredCheck, Registration},
 };
 use herdlet_base::authority::host_port;
@@ -20,6 +20,28 @@ use crate::catalog::ServiceOwner;
 pub(super) const META_INSTANCE: &str = "herdlet-instance";
 const META_ALLOC: &str = "herdlet-alloc";
 const META_TASK: &str = "herdlet-task";
+const META_PLACE: &str = "herdlet-consul";
+
+/// The part of the owner mark that all entries of this agent in one place have. Two places may be the same catalogue: names of one
+/// address, or a namespace that is also that of the token. So each entry carries the place that it was registered for.
+#[derive(Debug, Clone)]
+pub(super) struct Mark {
+    pub(super) instance: InstanceId,
+    /// Absent for the Consul `default` and the namespace of the config.
+    place: Option<String>,
+}
+
+impl Mark {
+    pub(super) fn new(instance: InstanceId, place: &ConsulAccess) -> Self {
+        let ConsulAccess { cluster, namespace, partition } = place;
+        let is_default = *place == ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+        let text = |name: &Option<String>| name.clone().unwrap_or_default();
+        // None of the three can contain a slash.
+        let full = format!("{cluster}/{}/{}", text(namespace), text(partition));
+        let place = (!is_default).then(|| full.trim_end_matches('/').to_owned());
+        Self { instance, place }
+    }
+}
 
 /// A service in the agent's listing; fields that we don't compare are left out.
 #[derive(Debug, Clone, Deserialize)]
@@ -88,6 +110,11 @@ pub(super) struct CheckEntry {
 }
 
 impl Entry {
+    /// Whether it was registered for the place of the mark.
+    pub(super) fn is_of(&self, mark: &Mark) -> bool {
+        self.meta.get(META_PLACE) == mark.place.as_ref()
+    }
+
     /// The owner in its mark.
     pub(super) fn owner(&self) -> Option<ServiceOwner> {
         let alloc = self.meta.get(META_ALLOC)?.parse().ok().map(AllocId)?;
@@ -119,7 +146,7 @@ impl Entry {
     pub(super) fn equals(
         &self,
         wanted: &Registration,
-        instance: &InstanceId,
+        mark: &Mark,
         checks: &BTreeMap<String, CheckEntry>,
     ) -> bool {
         let set = |tags: &[String]| tags.iter().cloned().collect::<BTreeSet<_>>();
@@ -138,7 +165,7 @@ impl Entry {
             && (wanted.enable_tag_override || set(&self.tags) == set(&wanted.tags))
             && self.has_tagged_addresses_of(wanted)
             && self.weights == wanted.weights.into()
-            && self.meta == meta(wanted, instance)
+            && self.meta == meta(wanted, mark)
             && held_checks == wanted_checks
     }
 
@@ -176,7 +203,7 @@ impl CheckEntry {
 }
 
 /// The body of `PUT /v1/agent/service/register`.
-pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value {
+pub(super) fn body(registration: &Registration, mark: &Mark) -> Value {
     let tagged: BTreeMap<&str, Value> = registration
         .tagged_addresses
         .iter()
@@ -188,7 +215,7 @@ pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value 
         "Tags": registration.tags,
         "Address": registration.address,
         "Port": registration.port,
-        "Meta": meta(registration, instance),
+        "Meta": meta(registration, mark),
         "EnableTagOverride": registration.enable_tag_override,
         "TaggedAddresses": tagged,
         "Weights": { "Passing": registration.weights.passing, "Warning": registration.weights.warning },
@@ -197,14 +224,16 @@ pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value 
 }
 
 /// The job's meta and our mark, which takes precedence.
-fn meta(registration: &Registration, instance: &InstanceId) -> BTreeMap<String, String> {
+fn meta(registration: &Registration, mark: &Mark) -> BTreeMap<String, String> {
     let mut meta = registration.meta.clone();
-    meta.insert(META_INSTANCE.to_owned(), instance.to_string());
+    meta.insert(META_INSTANCE.to_owned(), mark.instance.to_string());
     meta.insert(META_ALLOC.to_owned(), registration.alloc.to_string());
-    match &registration.task {
-        Some(task) => meta.insert(META_TASK.to_owned(), task.clone()),
-        None => meta.remove(META_TASK),
-    };
+    for (key, value) in [(META_TASK, &registration.task), (META_PLACE, &mark.place)] {
+        match value {
+            Some(value) => meta.insert(key.to_owned(), value.clone()),
+            None => meta.remove(key),
+        };
+    }
     meta
 }
 

@@ -3,13 +3,17 @@
 //! In: a list of services, a list of checks, the agent's self-description, and an index header. Out: nothing, or a
 //! panic.
 
-use herdlet_api_types::{AllocId, InstanceId, JobKey, job::Provider, service::Registration};
+use herdlet_api_types::{
+    AllocId, InstanceId, JobKey,
+    job::{ConsulAccess, Provider},
+    service::Registration,
+};
 use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::json;
 
 use super::{
     client::index_of,
-    entry::{CheckEntry, Entry},
+    entry::{CheckEntry, Entry, Mark},
     listing::{Items, Listing},
     path_part,
     watching::node_of,
@@ -30,7 +34,8 @@ pub fn feed(services: &[u8], checks: &[u8], about: &[u8], index: &[u8]) {
     let checks = Items::<CheckEntry>::read(checks);
     let (Ok(services), checks) = (services, checks.unwrap_or_default()) else { return };
     let listing = Listing::of(services, checks);
-    let instance = InstanceId("0123456789abcdef".to_owned());
+    let place = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+    let mark = Mark::new(InstanceId("0123456789abcdef".to_owned()), &place);
     for (id, entry) in listing.all() {
         assert!(listing.has(id));
         for check in listing.checks(id).values() {
@@ -38,7 +43,7 @@ pub fn feed(services: &[u8], checks: &[u8], about: &[u8], index: &[u8]) {
             assert!(check.output().len() <= 3 * 1024);
         }
         let wanted = registration(id, entry.service());
-        let _ = entry.equals(&wanted, &instance, listing.checks(id));
+        let _ = entry.equals(&wanted, &mark, listing.checks(id));
         // Registering an entry again must preserve it.
         let mut body = entry.as_body();
         body["Service"] = body["Name"].clone();

@@ -68,6 +68,12 @@ impl<T: DeserializeOwned> Items<T> {
         Ok(read)
     }
 
+    /// The same, without the parsed items for which `is_kept` is false.
+    pub(super) fn filtered(mut self, is_kept: impl Fn(&T) -> bool) -> Self {
+        self.known.retain(|_, item| is_kept(item));
+        self
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty() && self.strange.is_empty()
     }

@@ -36,11 +36,11 @@ impl Consul {
         let token = self.tokens.by_id(&wanted.id, &wanted.name).await;
         let token = token.map_err(|error| retry(format!("register service {}: {error}", wanted.id)))?;
         let held = listing.entries(owner).get(&wanted.id);
-        let held = held.filter(|entry| entry.equals(wanted, &self.instance, listing.checks(&wanted.id)));
+        let held = held.filter(|entry| entry.equals(wanted, &self.mark, listing.checks(&wanted.id)));
         if held.is_some() && self.is_registered_with(&wanted.id, &token) {
             return Ok(Sent::Nothing);
         }
-        let mut body = entry::body(wanted, &self.instance);
+        let mut body = entry::body(wanted, &self.mark);
         // Only the token differs: keep tags that others have changed.
         if let Some(held) = held.filter(|_| wanted.enable_tag_override) {
             body["Tags"] = held.tags().into();

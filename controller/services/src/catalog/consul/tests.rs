@@ -76,6 +76,12 @@ fn tcp_check(id: &str, port: u16) -> RegisteredCheck {
     }
 }
 
+/// The mark of [`consul`].
+fn mark() -> Mark {
+    let place = ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER);
+    Mark::new(InstanceId("0123456789abcdef".to_owned()), &place)
+}
+
 fn consul(address: &str, token: Option<&str>) -> Consul {
     let config = ConsulConfig::resolve(Some(address), token.map(str::to_owned), |_| None).unwrap();
     Consul::new(&config, InstanceId("0123456789abcdef".to_owned())).unwrap()
@@ -201,8 +207,7 @@ async fn refused_registration_affects_no_other() {
 #[tokio::test]
 async fn only_changed_registrations_are_repeated() {
     let wanted = registration(1, "web", vec![tcp_check("1", 9)]);
-    let instance = InstanceId("0123456789abcdef".to_owned());
-    let mut held = entry::body(&wanted, &instance);
+    let mut held = entry::body(&wanted, &mark());
     held["Service"] = held["Name"].clone();
     // Order does not matter, and Go's null is an empty list.
     held["Tags"] = json!(["b", "a"]);
@@ -253,7 +258,7 @@ async fn only_changed_registrations_are_repeated() {
 #[tokio::test]
 async fn a_service_that_stays_after_its_removal_is_an_error() {
     let wanted = registration(1, "web", Vec::new());
-    let mut held = entry::body(&wanted, &InstanceId("0123456789abcdef".to_owned()));
+    let mut held = entry::body(&wanted, &mark());
     held["Service"] = held["Name"].clone();
     let entries = json!({ wanted.id.clone(): held });
     let (address, _) = stand_in(Arc::new(move |method, path, _| match method {

@@ -58,7 +58,7 @@ enum Source {
     /// There is no token.
     Nowhere,
     /// The agent's own token, from this setting.
-    Agent(&'static str),
+    Agent(String),
     /// A service's own token, from this file.
     File(PathBuf),
     /// A service's own token, of a log-in.
@@ -80,7 +80,7 @@ pub(super) struct TokenError {
 impl Tokens {
     pub(super) fn new(config: &ConsulConfig) -> Self {
         let secret = RandomState::new();
-        let source = config.token_source.map_or(Source::Nowhere, Source::Agent);
+        let source = config.token_source.clone().map_or(Source::Nowhere, Source::Agent);
         let agent = Token::new(config.token.as_ref().and_then(|text| header(text)), source, &secret);
         Self { agent, services: config.service_tokens_dir.clone(), logged_in: Mutex::default(), secret }
     }
@@ -109,6 +109,14 @@ impl Tokens {
                     logged_in.checks.retain(|_, service| service != id);
                 }
             }
+        }
+    }
+
+    /// Removes the token of a log-in for a service, unless the service has another one by now.
+    pub(super) fn remove(&self, id: &str, token: &str) {
+        let print = Token::new(header(token), Source::LogIn, &self.secret).print();
+        if self.of_log_in(id).is_some_and(|known| known.print() == print) {
+            self.set(id, std::iter::empty(), None);
         }
     }
 

@@ -73,9 +73,9 @@ impl Consul {
     /// Notifies `poke` when the servers' view of this node changes. The filter `nothing` removes the content, which is
     /// not needed.
     ///
-    /// Only for the namespace of the token: each of these queries occupies one of the few connections.
+    /// Not for a namespace that a job names: each of these queries occupies one of the few connections.
     async fn follow(&self, path: &str, nothing: &str, poke: &Notify) {
-        if !self.api.is_unscoped() {
+        if !self.is_whole() {
             return;
         }
         let mut node = None;
@@ -141,7 +141,7 @@ impl Consul {
                     let wait = match (is_counted, self.awaits_first_result(&results)) {
                         (_, true) => first_word,
                         (true, false) => LOOK_WHILE_COUNTED,
-                        (false, false) if self.api.is_unscoped() => LOOK_EVERY,
+                        (false, false) if self.is_whole() => LOOK_EVERY,
                         (false, false) => LOOK_WHILE_COUNTED,
                     };
                     next_look = Instant::now() + wait;

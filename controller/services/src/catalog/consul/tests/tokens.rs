@@ -75,7 +75,11 @@ async fn refused_token_blocks_only_its_service() {
     let [denied, public] = &error.failures[..] else { panic!("{error}") };
     let path = |name: &str| ground.dir.path().join(name).display().to_string();
     assert!(
-        denied.why.contains(&format!("denied-http with the token in {}: Consul answers 403", path("denied"))),
+        denied.why.contains(&format!(
+            "denied-http with the token in {}: Consul at {} answers 403",
+            path("denied"),
+            ground.agent.address
+        )),
         "{error}"
     );
     assert!(public.why.contains(&format!("read the token in {}: other users can access it", path("public"))));
