@@ -6,7 +6,10 @@ use anyhow::Context as _;
 use herdlet_agent::consul::ConsulSettings;
 use herdlet_api_types::job::ConsulAccess;
 use herdlet_base::http_client::CredentialFiles;
-use herdlet_config::{Config, consul::ConsulCluster};
+use herdlet_config::{
+    Config,
+    consul::{ConsulCluster, ConsulLogins},
+};
 use herdlet_services::catalog::{ConsulConfig, Verification};
 
 /// The connections to all Consuls, and how tasks and services log in.
@@ -14,11 +17,17 @@ use herdlet_services::catalog::{ConsulConfig, Verification};
 /// # Errors
 /// When a token can't be read, or an address is invalid.
 pub(crate) fn resolve(config: &Config) -> anyhow::Result<ConsulSettings> {
-    let settings = |(name, consul): (String, ConsulCluster)| {
-        let resolved = resolve_one(&name, &consul).with_context(|| format!("use the Consul `{name}`"))?;
-        Ok((name, (resolved, consul.logins())))
-    };
-    config.consul.all().into_iter().map(settings).collect()
+    resolve_each(config).map(|(name, resolved)| Ok((name, resolved?))).collect()
+}
+
+/// The same for each Consul by itself, with its error.
+pub(crate) fn resolve_each(
+    config: &Config,
+) -> impl Iterator<Item = (String, anyhow::Result<(ConsulConfig, ConsulLogins)>)> {
+    config.consul.all().into_iter().map(|(name, consul)| {
+        let resolved = resolve_one(&name, &consul).with_context(|| format!("use the Consul `{name}`"));
+        (name, resolved.map(|resolved| (resolved, consul.logins())))
+    })
 }
 
 /// The connection to the Consul `default`.
@@ -37,7 +46,8 @@ fn resolve_one(name: &str, consul: &ConsulCluster) -> anyhow::Result<ConsulConfi
     };
     let is_default = name == ConsulAccess::DEFAULT_CLUSTER;
     let variable = |name: &str| std::env::var(name).ok().filter(|_| is_default);
-    let resolved = ConsulConfig::resolve(consul.address.as_deref(), token, variable)?;
+    let path = if is_default { "consul".to_owned() } else { format!("consul.clusters.{name}") };
+    let resolved = ConsulConfig::resolve_at(&path, consul.address.as_deref(), token, variable)?;
     let (files, verification) = tls(consul, variable);
     let credentials = files.read().map_err(anyhow::Error::msg).context("use the certificates for Consul")?;
     let namespace = consul.namespace.clone().or_else(|| set(variable, "CONSUL_NAMESPACE"));

@@ -9,7 +9,10 @@ use herdlet_nomad::wire::Secret;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{check::not_absolute, vault::DefaultIdentity};
+use super::{
+    check::{cluster_name_rule, not_absolute},
+    vault::DefaultIdentity,
+};
 
 /// The auth method in Nomad's documentation.
 const METHOD: &str = "nomad-workloads";
@@ -17,8 +20,6 @@ const METHOD: &str = "nomad-workloads";
 const AUDIENCE: &str = "consul.io";
 /// A log-in follows at once; Nomad's documentation has the same.
 const IDENTITY_TTL: Duration = Duration::from_secs(3_600);
-/// Names are parts of names of identities: `consul_NAME`.
-const NAME_LEN_MAX: usize = 64;
 
 /// Declares the section, and the settings that the Consul `default` in it has in common with the others.
 macro_rules! sections {
@@ -132,12 +133,8 @@ impl Consul {
             if cluster.address.is_none() {
                 found.push(("address", "is missing".to_owned()));
             }
-            let fits = (1..=NAME_LEN_MAX).contains(&name.len())
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-            if !fits {
-                let message =
-                    format!("its Consul must be named by 1 to {NAME_LEN_MAX} letters, digits, _ and -");
-                found.push(("address", message));
+            if let Some(rule) = cluster_name_rule(name) {
+                found.push(("address", format!("its Consul {rule}")));
             } else if name == ConsulAccess::DEFAULT_CLUSTER {
                 let message = "write the settings of the Consul `default` directly below `consul`";
                 found.push(("address", message.to_owned()));

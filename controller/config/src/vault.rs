@@ -8,7 +8,7 @@ use herdlet_api_types::{Duration, manifest::Span};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::check::not_absolute;
+use super::check::{cluster_name_rule, not_absolute};
 
 /// Where Nomad's documentation mounts the auth method.
 const AUTH_PATH: &str = "jwt-nomad";
@@ -16,8 +16,6 @@ const AUTH_PATH: &str = "jwt-nomad";
 const AUDIENCE: &str = "vault.io";
 /// A log-in follows at once; Nomad's documentation has the same.
 const IDENTITY_TTL: Duration = Duration::from_secs(3_600);
-/// Names are parts of names of identities: `vault_NAME`.
-const NAME_LEN_MAX: usize = 64;
 
 /// The section of a config file.
 pub type Section = BTreeMap<String, Server>;
@@ -101,13 +99,8 @@ impl Server {
     fn problems(&self, name: &str) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let mut report = |field: &str, message: String| problems.push((format!("{name}.{field}"), message));
-        let fits = (1..=NAME_LEN_MAX).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-        if !fits {
-            report(
-                "address",
-                format!("its server must be named by 1 to {NAME_LEN_MAX} letters, digits, _ and -"),
-            );
+        if let Some(rule) = cluster_name_rule(name) {
+            report("address", format!("its server {rule}"));
         }
         if self.enabled == Some(true) && self.address.is_none() {
             report("address", "is missing".to_owned());

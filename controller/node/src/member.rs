@@ -59,9 +59,7 @@ pub struct Member {
     region: String,
     dir: PathBuf,
     moved: Moved,
-    /// The Consul that is searched for servers.
-    consul: Arc<ConsulReader>,
-    /// All of them, by name.
+    /// The Consuls of the config, by name. The one that is `default` is searched for servers.
     consuls: BTreeMap<String, Arc<ConsulReader>>,
     network: Network,
 }
@@ -83,16 +81,7 @@ impl Member {
             Ok((name.clone(), Arc::new(reader)))
         });
         let consuls = readers.collect::<anyhow::Result<BTreeMap<_, _>>>()?;
-        let consul = consuls.get(ConsulAccess::DEFAULT_CLUSTER).context("find the Consul `default`")?;
-        Ok(Some(Self {
-            cluster,
-            region: config.region.clone(),
-            dir,
-            moved,
-            consul: Arc::clone(consul),
-            consuls,
-            network,
-        }))
+        Ok(Some(Self { cluster, region: config.region.clone(), dir, moved, consuls, network }))
     }
 
     /// The node's id.
@@ -111,7 +100,9 @@ impl Member {
         drivers: watch::Receiver<Drivers>,
         shared: &Arc<Shared>,
     ) -> anyhow::Result<Joined> {
-        let Self { cluster, region, dir, moved, consul, consuls, network } = self;
+        let Self { cluster, region, dir, moved, consuls, network } = self;
+        let consul = consuls.get(ConsulAccess::DEFAULT_CLUSTER).context("find the Consul `default`")?;
+        let consul = Arc::clone(consul);
         let Moved { identity, .. } = &moved;
         let found = describe::described(&cluster, &agent.context.drivers.entries());
         let mover = Mover {

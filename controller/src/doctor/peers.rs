@@ -58,20 +58,22 @@ fn is_loopback(host: &str) -> bool {
 
 /// A finding for each Consul that is configured; also for the default one if a job in a folder has services in it.
 pub(super) async fn consuls(config: &Config) -> Vec<Finding> {
-    let settings = match crate::consul_config::resolve(config) {
-        Ok(settings) => settings,
-        Err(error) => {
-            let hint = "correct its address or its token file";
-            return vec![Finding::failure("consul", format!("{error:#}"), hint)];
-        }
-    };
-    let wanted = settings.iter().filter(|(_, (resolved, _))| {
+    let wanted = crate::consul_config::resolve_each(config).filter(|(_, settings)| {
         // Only the default one has an address without a config.
-        resolved.is_named() || wants_consul(&config.manifests)
+        let is_guess = settings.as_ref().is_ok_and(|(resolved, _)| !resolved.is_named());
+        !is_guess || wants_consul(&config.manifests)
     });
-    let found = wanted.map(async |(name, (resolved, logins))| {
-        let tokens = config.consul.all().remove(name).and_then(|consul| consul.service_tokens_dir);
-        let finding = consul(resolved, logins, tokens.as_deref()).await;
+    let found = wanted.map(async |(name, settings)| {
+        let (resolved, logins) = match settings {
+            Ok(settings) => settings,
+            Err(error) => {
+                let hint =
+                    "correct its address, its token file or its certificates; an agent would not start";
+                return Finding::failure("consul", format!("{error:#}"), hint);
+            }
+        };
+        let tokens = config.consul.all().remove(&name).and_then(|consul| consul.service_tokens_dir);
+        let finding = consul(&resolved, &logins, tokens.as_deref()).await;
         match name.as_str() {
             ConsulAccess::DEFAULT_CLUSTER => finding,
             name => Finding { message: format!("`{name}`: {}", finding.message), ..finding },

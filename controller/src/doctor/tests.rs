@@ -216,6 +216,15 @@ async fn consul_is_checked_only_if_configured() {
     let named = Config { consul: file.consul, ..named };
     let findings = consuls(&named).await;
     assert!(findings.len() == 1 && findings[0].message.starts_with("`eu`: "), "{findings:?}");
+    // One that can't be used hides no other.
+    let text = format!(
+        "consul: {{address: \"{closed}\", clusters: {{eu: {{address: \"{closed}\", token: \"two words\"}}, us: {{address: \"{closed}\"}}}}}}"
+    );
+    let file = File::read("agent.yaml", text.as_bytes()).unwrap();
+    let findings = consuls(&Config { consul: file.consul, ..named }).await;
+    let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Warning, Verdict::Failure, Verdict::Warning]);
+    assert!(findings[1].message.contains("consul.clusters.eu.token_file"), "{findings:?}");
 }
 
 #[test]

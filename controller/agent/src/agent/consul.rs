@@ -50,9 +50,11 @@ impl ConsulAttributes {
     /// needs Consul.
     pub(super) async fn follow(self, model: Arc<ReadModel>) {
         let Self { readers, sender } = &self;
+        let others = readers.keys().filter(|name| *name != ConsulAccess::DEFAULT_CLUSTER);
+        let others: Vec<String> = others.map(|name| format!("consul.{name}.")).collect();
         let all = readers.iter().map(async |(name, (reader, is_named))| {
             if !is_named {
-                until_needed(&model).await;
+                until_needed(&model, &others).await;
             }
             follow_one(name, reader, sender).await;
         });
@@ -74,8 +76,9 @@ async fn follow_one(name: &str, reader: &ConsulReader, sender: &watch::Sender<BT
 }
 
 /// Resolves once a job has a service in the Consul `default`, or a constraint on an attribute of Consul.
-async fn until_needed(model: &ReadModel) {
+async fn until_needed(model: &ReadModel, others: &[String]) {
     let mut changes = model.changes();
+    let needs_consul = |job: &Job| needs_consul(job, others);
     if model.jobs().iter().any(|view| needs_consul(&view.job)) {
         return;
     }
@@ -94,15 +97,25 @@ async fn until_needed(model: &ReadModel) {
     }
 }
 
-fn needs_consul(job: &Job) -> bool {
+/// Whether a job needs the Consul `default`. The attributes of the others begin with the names in `others`.
+fn needs_consul(job: &Job, others: &[String]) -> bool {
     let of_groups = job.groups.iter().flat_map(|group| {
         group.constraints.iter().chain(group.tasks.iter().flat_map(|task| &task.constraints))
     });
     job.consul_clusters().contains(ConsulAccess::DEFAULT_CLUSTER)
         || job.constraints.iter().chain(of_groups).any(|constraint| {
             let texts = [&*constraint.attribute, &*constraint.value];
-            texts.iter().any(|text| text.contains("attr.consul.") || text.contains("attr.unique.consul."))
+            texts.iter().any(|text| has_attribute(text, others))
         })
+}
+
+/// Whether a text has an attribute of the Consul `default`.
+fn has_attribute(text: &str, others: &[String]) -> bool {
+    let names = ["attr.", "attr.unique."].into_iter().flat_map(|kind| text.split(kind).skip(1));
+    let is_of_default = |name: &str| {
+        name.starts_with("consul.") && !others.iter().any(|other| name.starts_with(other.as_str()))
+    };
+    names.into_iter().any(is_of_default)
 }
 
 #[cfg(test)]
@@ -119,9 +132,12 @@ mod tests {
             let (attribute, value) = (attribute.to_owned(), ">= 1.7.0".to_owned());
             job.groups[0].tasks[0].constraints =
                 vec![Constraint { attribute, operator: Operator::Semver, value }];
-            needs_consul(&job)
+            needs_consul(&job, &["consul.eu.".to_owned()])
         };
         assert!(needs("${attr.consul.version}") && needs("${attr.unique.consul.name}"));
+        assert!(needs("${attr.consul.eu.version} ${attr.consul.version}") && needs("${attr.consul.europe}"));
         assert!(!needs("${attr.kernel.version}"));
+        // The agent asked a Consul at the default address, which the machine does not have.
+        assert!(!needs("${attr.consul.eu.version}") && !needs("${attr.unique.consul.eu.name}"));
     }
 }

@@ -274,7 +274,7 @@ pub enum Named {
     All,
 }
 
-/// The rules of the drivers that there are, now and whenever they change, and of the config. Templates may not use the denied functions.
+/// The rules for manifests, now and whenever they change: the current drivers, and the settings of the config. Templates may not use the denied functions.
 pub fn rules(drivers: &Registry, named: Named, config: &Config) -> watch::Receiver<Drivers> {
     let mut entries = drivers.watch();
     let now = Arc::clone(&entries.borrow_and_update());

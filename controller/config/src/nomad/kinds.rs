@@ -110,7 +110,8 @@ impl ValueKind {
     }
 }
 
-fn expanded(text: &str, interfaces: &dyn Fn() -> Vec<Interface>) -> Result<String, String> {
+/// Replaces the templates of go-sockaddr in an address.
+pub(super) fn expanded(text: &str, interfaces: &dyn Fn() -> Vec<Interface>) -> Result<String, String> {
     if text.contains("{{") { sockaddr::expand(text, &interfaces()) } else { Ok(text.to_owned()) }
 }
 

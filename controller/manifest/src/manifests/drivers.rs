@@ -46,7 +46,7 @@ impl Drivers {
         Self { denied_functions: functions.into(), ..self }
     }
 
-    /// The same drivers, with the names of the Consuls that there are.
+    /// The same drivers, with the names of the Consuls in the agent's config.
     pub fn with_consuls(self, names: &[String]) -> Self {
         Self { consuls: Some(names.into()), ..self }
     }

@@ -208,7 +208,7 @@ fn volumes(group: &mut Map<String, Json>) {
     }
 }
 
-/// Removes settings for Consul if nothing uses them, or if they say no more than their absence.
+/// Removes settings for Consul if nothing uses them, or if they equal the defaults.
 fn consul(owner: &mut Map<String, Json>, is_used: bool) {
     let Some(consul) = map(owner, "Consul") else { return };
     consul.retain(|_, value| *value != "default" && *value != "");

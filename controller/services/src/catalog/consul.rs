@@ -223,7 +223,13 @@ impl Consul {
         untouched: &BTreeSet<String>,
     ) -> Result<(), CatalogError> {
         let ready: Vec<_> = wanted.iter().filter(|wanted| !untouched.contains(&wanted.id)).collect();
-        let mut listing = self.list().await.map_err(one)?;
+        let mut listing = match self.list().await {
+            Err(refused) if wanted.is_empty() && self.can_hold_nothing(&refused) => {
+                self.held.released(owner, &Ok(()));
+                return Ok(());
+            }
+            listing => listing.map_err(one)?,
+        };
         let stale: Vec<_> = listing
             .entries(owner)
             .iter()
@@ -281,7 +287,10 @@ impl Consul {
     }
 
     async fn take_down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
-        let before = self.list().await.map_err(one)?;
+        let before = match self.list().await {
+            Err(refused) if self.can_hold_nothing(&refused) => return Ok(()),
+            listing => listing.map_err(one)?,
+        };
         // An entry that the agent's token can't list is still ours to remove.
         let mut services: BTreeMap<&str, (&str, Option<&Entry>)> =
             known.iter().map(|known| (&*known.id, (&*known.name, None))).collect();
@@ -299,6 +308,12 @@ impl Consul {
             failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
         }
         collect(failures.into_values().map(Err))
+    }
+
+    /// Whether the refusal of a listing means that nothing can be there: a Consul that is not Enterprise refuses each request with a
+    /// namespace, so none was ever registered in it.
+    fn can_hold_nothing(&self, refused: &CatalogFailure) -> bool {
+        refused.class == Class::Fatal && !self.is_whole()
     }
 
     /// Checks that the agent answers the request that precedes a registration. Changes nothing.

@@ -13,8 +13,8 @@ use super::{
         Reading,
         draft::{map, text},
         join,
-        kinds::{ValueKind, as_bool},
-        meant, sockaddr,
+        kinds::{ValueKind, as_bool, expanded},
+        meant,
     },
     CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys, VAULT,
 };
@@ -151,7 +151,7 @@ pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: 
             let message = "finds servers with a cloud's API, which herdlet does not support: name them, or use DNS or Consul";
             reading.warn(server.position, path, message.to_owned());
         } else {
-            match sockaddr_of(reading, &server.text) {
+            match expanded(&server.text, reading.interfaces) {
                 Ok(address) => reading.add("servers", path, text(address, server.position)),
                 Err(message) => reading.report(server.position, path, message),
             }
@@ -340,10 +340,6 @@ fn items(reading: &mut Reading<'_>, entry: &Entry, path: &str, field: &str, keys
         }
         reading.add(field, &path, map(fields, label.key_position));
     }
-}
-
-fn sockaddr_of(reading: &Reading<'_>, text: &str) -> Result<String, String> {
-    if text.contains("{{") { sockaddr::expand(text, &(reading.interfaces)()) } else { Ok(text.to_owned()) }
 }
 
 /// Returns the value, or reports that it is of another kind.

@@ -5,7 +5,7 @@ use herdlet_api_types::{
     manifest::{Consul, Service, TaskSpec, Text},
 };
 
-use super::{Findings, GroupContext, identity};
+use super::{Findings, GroupContext, identity, text};
 use crate::{manifests::Drivers, yaml::Trail};
 
 /// Where the task finds its token.
@@ -29,7 +29,7 @@ fn block(consul: Option<&Consul>, drivers: &Drivers, trail: &Trail<'_>, findings
     let trail = trail.field("consul");
     cluster(consul.cluster.as_deref(), drivers, &trail, findings);
     for (field, value) in [("namespace", &consul.namespace), ("partition", &consul.partition)] {
-        if value.as_ref().is_some_and(|Text(value)| !is_name(value)) {
+        if value.as_ref().is_some_and(|Text(value)| !value.is_empty() && !text::is_cluster_name(value)) {
             findings.problem(&trail.field(field), "must be at most 64 letters, digits, `_` and `-`");
         }
     }
@@ -53,15 +53,11 @@ fn of_services(
 fn cluster(name: Option<&str>, drivers: &Drivers, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return };
     let trail = trail.field("cluster");
-    if !is_name(name) {
+    if !text::is_cluster_name(name) {
         findings.problem(&trail, "must be at most 64 letters, digits, `_` and `-`");
     } else if let Some(message) = drivers.consul_problem(name) {
         findings.problem(&trail, &message);
     }
-}
-
-fn is_name(name: &str) -> bool {
-    name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
 /// Requires that no identity has the token's file.

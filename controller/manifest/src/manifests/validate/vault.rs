@@ -15,11 +15,7 @@ const FILE: &str = "secrets/vault_token";
 pub(super) fn block(vault: Option<&Vault>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some(vault) = vault else { return };
     let trail = trail.field("vault");
-    let is_name = |name: &str| {
-        (1..=64).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
-    };
-    if vault.cluster.as_deref().is_some_and(|name| !is_name(name)) {
+    if vault.cluster.as_deref().is_some_and(|name| !text::is_cluster_name(name)) {
         findings.problem(&trail.field("cluster"), "must be 1 to 64 letters, digits, `_` and `-`");
     }
     for (field, value) in [("role", &vault.role), ("namespace", &vault.namespace)] {

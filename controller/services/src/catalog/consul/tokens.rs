@@ -253,6 +253,17 @@ mod tests {
 
     use super::*;
 
+    /// The token of a service that had moved within one catalogue was removed with the token of its old place.
+    #[test]
+    fn only_the_token_that_is_meant_is_removed() {
+        let tokens = tokens(None);
+        tokens.set("web", ["check"].into_iter(), Some("new"));
+        tokens.remove("web", "old");
+        assert!(tokens.of_log_in("web").is_some() && tokens.of_log_in("check").is_some());
+        tokens.remove("web", "new");
+        assert!(tokens.of_log_in("web").is_none() && tokens.of_log_in("check").is_none());
+    }
+
     fn tokens(dir: Option<&Path>) -> Tokens {
         let config = ConsulConfig::resolve(None, Some("agents-0wn".to_owned()), |_| None).unwrap();
         Tokens::new(&config.with_service_tokens(dir.map(Path::to_owned)))
