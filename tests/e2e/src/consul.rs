@@ -212,6 +212,10 @@ impl Consul {
         self.ports[0]
     }
 
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
     /// Sends a GET request with the token.
     pub fn get(&self, path: &str) -> Option<Answer> {
         http::request(&Peer::Port(self.ports[0]), "GET", path, &[("X-Consul-Token", TOKEN)], "")

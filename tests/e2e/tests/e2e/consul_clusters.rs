@@ -20,28 +20,38 @@ const OF_AGENT: &str = r#"agent_prefix "" { policy = "read" } node_prefix "" { p
 
 /// Starts an agent whose Consul `default` is `open`, and whose Consul `eu` is `closed` and trusts the agent.
 fn agent_of(open: &Consul, closed: &Consul) -> Agent {
+    let (agent, api) = prepared(open, closed, "");
+    closed.trust(&api);
+    agent
+}
+
+/// Starts an agent with the Consuls `default`, with these other settings, and `eu`. Returns the address at which it shows its keys.
+fn prepared(default: &Consul, eu: &Consul, settings: &str) -> (Agent, String) {
     let [port] = ports::free();
     let api = format!("127.0.0.1:{port}");
     let mut agent = Agent::prepare(Setup::default().config("{}\n").argument("--listen").argument(&api));
     let secret = |agent: &Agent, name: &str, text: &str| {
         let path = agent.home.write(name, &format!("{text}\n"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        path
+        path.display().to_string()
     };
-    let (_, own) = closed.token("agent", OF_AGENT);
-    let (token, own) = (secret(&agent, "token", TOKEN), secret(&agent, "consul-token", &own));
+    let own = |consul: &Consul, name: &str| match consul.access() {
+        Access::Open => String::new(),
+        Access::Denied => {
+            format!("token_file: {}", secret(&agent, name, &consul.token("agent", OF_AGENT).1))
+        }
+    };
+    let (of_default, of_eu) = (own(default, "default-token"), own(eu, "eu-token"));
+    let token = secret(&agent, "token", TOKEN);
     let config = format!(
-        "token_file: {}\nconsul:\n  address: {}\n  clusters:\n    eu:\n      address: {}\n      token_file: {}\n      task_identity: {{}}\n      service_identity: {{ttl: 10m}}\n{QUICK}{}",
-        token.display(),
-        open.address(),
-        closed.address(),
-        own.display(),
+        "token_file: {token}\nconsul:\n  address: {}\n  {of_default}\n{settings}  clusters:\n    eu:\n      address: {}\n      {of_eu}\n      task_identity: {{}}\n      service_identity: {{ttl: 10m}}\n{QUICK}{}",
+        default.address(),
+        eu.address(),
         ports::for_tasks()
     );
     agent.home.write("config.yaml", &config);
     agent.launch();
-    closed.trust(&api);
-    agent
+    (agent, api)
 }
 
 /// A job with a service of its name, a script check, and a template.
@@ -137,5 +147,72 @@ fn the_example_is_in_both() {
         (open.known("app"), open.known("app-old")) == (0, 1)
             && (closed.known("app"), closed.known("app-old")) == (1, 0)
     });
+    agent.finish();
+}
+
+/// A service that moved lost its token before its deregistration, which Consul then refused; and each try to log in at the new Consul
+/// logged the token of the old one out.
+#[test]
+fn a_service_that_moves_is_deregistered_with_its_token() {
+    let Some(here) = is_root().then(|| Consul::start(Access::Denied)).flatten() else { return };
+    let Some(there) = Consul::start(Access::Denied) else { return };
+    let (mut agent, api) = prepared(&here, &there, "  service_identity: {ttl: 10m}\n");
+    here.trust(&api);
+    let web = |cluster: &str| {
+        let service = format!("{{name: web, provider: consul, port: p, cluster: {cluster}}}");
+        let group = format!("network: {{ports: {{p: {{}}}}}}\nservices: [{service}]");
+        job("web", "service", &group, &[sleeper("t", "")])
+    };
+    agent.apply_and_wait(&web("default"));
+    wait::until_true("the service is known", || here.known("web") == 1 && here.logins().len() == 1);
+    let (member, issued) = (agent.single("web.g[0]", "t"), here.logins());
+
+    // It gets no token in its new place, so it stays, also over a restart.
+    agent.apply(&web("eu"));
+    let explained =
+        until_explained(&agent, "web", "it has no such auth method (auth method `nomad-workloads`)");
+    assert!(explained.contains(&there.address()), "{explained}");
+    agent.crash();
+    until_explained(&agent, "web", "it has no such auth method (auth method `nomad-workloads`)");
+    assert_eq!((here.known("web"), here.ids("web").len(), here.logins()), (1, 1, issued));
+    assert!(!agent.log().contains("revoke"));
+
+    there.trust(&api);
+    wait::until_true("the service has moved, and so has its token", || {
+        (here.known("web"), there.known("web")) == (0, 1)
+            && here.services().is_empty()
+            && (here.logins().len(), there.logins().len()) == (0, 1)
+    });
+    agent.cli(&["wait", "web"]).success();
+    assert_eq!(agent.single("web.g[0]", "t"), member);
+    agent.cli(&["delete", "web", "--wait"]).success();
+    wait::until_true("nothing is left", || there.services().is_empty() && there.logins().is_empty());
+    agent.finish();
+}
+
+/// Two names of one Consul removed the services of each other.
+#[test]
+fn two_names_of_one_consul_share_it() {
+    let Some(consul) = is_root().then(|| Consul::start(Access::Open)).flatten() else { return };
+    let config = format!(
+        "consul: {{address: \"{0}\", namespace: default, clusters: {{local: {{address: \"{0}\"}}}}}}\n{1}",
+        consul.address(),
+        ports::for_tasks()
+    );
+    let mut agent = Agent::start_with(Setup::default().config(&config));
+    let group = "network: {ports: {p: {}}}\nservices: [{name: one, provider: consul, port: p}, {name: two, provider: consul, port: p, cluster: local}]";
+    agent.apply_and_wait(&job("web", "service", group, &[sleeper("t", "")]));
+    let services = consul.services();
+    assert_eq!((consul.ids("one").len(), consul.ids("two").len()), (1, 1));
+    // The next agent compares and sweeps both before it reports convergence.
+    agent.crash();
+    agent.cli(&["wait", "web"]).success();
+    assert_eq!(consul.services(), services);
+    // A service in a namespace that this Consul lacks delays neither the others nor the end of the job.
+    let wrong = "network: {ports: {p: {}}}\nconsul: {namespace: team}\nservices: [{name: three, provider: consul, port: p}]";
+    agent.apply(&job("wrong", "service", wrong, &[sleeper("t", "")]));
+    until_explained(&agent, "wrong", &format!("Consul at {} ns=team answers 400", consul.address()));
+    agent.cli(&["delete", "wrong", "web", "--wait"]).success();
+    wait::until_true("nothing is left", || consul.services().is_empty());
     agent.finish();
 }
