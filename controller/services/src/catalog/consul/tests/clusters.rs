@@ -117,9 +117,9 @@ async fn the_namespace_default_is_not_sent_unless_the_config_has_another() {
         [service("web", Some(place))]
     };
     catalogs.up(&owner(1), &both("default"), &BTreeSet::new()).await.unwrap();
-    catalogs.up(&owner(2), &both("eu"), &BTreeSet::new()).await.unwrap();
     let path = "PUT /v1/agent/service/register?replace-existing-checks=true";
     assert_eq!(registrations(&of_default), [path]);
+    catalogs.up(&owner(1), &both("eu"), &BTreeSet::new()).await.unwrap();
     assert_eq!(registrations(&of_eu), [format!("{path}&ns=default")]);
     // The same holds for log-ins, which name only what the job names.
     let named =
