@@ -107,6 +107,15 @@ impl<'ast> Visit<'ast> for Names {
         self.note(&syn::parse2(item.to_token_stream()).expect("an enum"));
     }
 
+    /// Fields that a macro declares for several structs.
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        let fields = &item.mac.tokens;
+        let declared = quote::quote!(#[derive(Deserialize)] struct Declared { #fields });
+        if let Ok(declared) = syn::parse2(declared) {
+            self.note(&declared);
+        }
+    }
+
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         let is_test =
             item.attrs.iter().any(|attribute| attribute.to_token_stream().to_string().contains("test"));
