@@ -54,6 +54,9 @@ pub struct ConsulLoginFigures {
     pub failed: u64,
 }
 
+/// The figures of each Consul, by name.
+pub type FiguresByName = BTreeMap<String, ConsulLoginFigures>;
+
 impl Consuls {
     /// Sends no request.
     ///
@@ -85,7 +88,7 @@ impl Consuls {
     }
 
     /// The figures of each Consul, by name.
-    pub fn figures(&self) -> BTreeMap<String, ConsulLoginFigures> {
+    pub fn figures(&self) -> FiguresByName {
         let figures = |cluster: &ConsulCluster| ConsulLoginFigures {
             logged_in: cluster.logged_in.load(Ordering::Relaxed),
             failed: cluster.failed.load(Ordering::Relaxed),

@@ -89,8 +89,7 @@ pub struct Sources {
     /// Figures about tokens of Vault.
     pub vault: Box<dyn Fn() -> VaultFigures + Send + Sync>,
     /// Figures about log-ins at Consul.
-    pub consul_logins:
-        Box<dyn Fn() -> std::collections::BTreeMap<String, crate::consul::ConsulLoginFigures> + Send + Sync>,
+    pub consul_logins: Box<dyn Fn() -> crate::consul::FiguresByName + Send + Sync>,
     /// The number of refused manifest files.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// The machine's resources, and the part that is reserved from allocations.
