@@ -1,4 +1,4 @@
-//! Rules for the names of jobs, namespaces, groups, tasks, volumes and services: one rule each, for manifests and for the
+//! Rules for the names of jobs, namespaces, groups, tasks, volumes, services and clusters: one rule each, for manifests and for the
 //! jobs of servers.
 //!
 //! In: a name. Out: what is wrong with it. The rules are Nomad's
@@ -18,6 +18,8 @@ pub const SERVICE_BYTES_MAX: usize = 63;
 
 /// Longest name of a host in bytes: the kernel takes 64, and a label of DNS has 63.
 pub const HOST_BYTES_MAX: usize = 63;
+/// Longest name of a Consul or a Vault in bytes.
+pub const CLUSTER_BYTES_MAX: usize = 64;
 
 /// What a name is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum NameKind {
     Service,
     /// A host: labels of DNS, separated by dots (RFC 1123 §2.1).
     Host,
+    /// A Consul or a Vault in the agent's config, or a namespace or a partition of one. Names of identities contain it: `consul_NAME`.
+    Cluster,
 }
 
 impl NameKind {
@@ -56,6 +60,11 @@ impl NameKind {
                 let is_label = |label: &str| Self::Service.accepts(label);
                 let fits = name.len() <= HOST_BYTES_MAX && name.split('.').all(is_label);
                 (!fits).then_some(HOST_RULE)
+            }
+            Self::Cluster => {
+                let fits = (1..=CLUSTER_BYTES_MAX).contains(&name.len())
+                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+                (!fits).then_some("must be 1 to 64 letters, digits, `_` and `-`")
             }
         }
     }
@@ -158,6 +167,18 @@ mod tests {
         let long = "n".repeat(NAMESPACE_BYTES_MAX + 1);
         for bad in ["", "*", "a_b", "a.b", "a/b", "a b", "ü", &long] {
             assert!(!NameKind::Namespace.accepts(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_of_clusters_are_parts_of_names_of_identities() {
+        let longest = "c".repeat(CLUSTER_BYTES_MAX);
+        for good in ["default", "eu-1", "_", &longest] {
+            assert!(NameKind::Cluster.accepts(good), "{good}");
+        }
+        let long = "c".repeat(CLUSTER_BYTES_MAX + 1);
+        for bad in ["", "a b", "a/b", "a.b", "\u{fc}", &long] {
+            assert!(!NameKind::Cluster.accepts(bad), "{bad}");
         }
     }
 

@@ -23,13 +23,6 @@ pub(super) fn not_absolute(path: &Path) -> Option<String> {
     (!path.is_absolute()).then(|| format!("must be an absolute path, found \"{shown}\""))
 }
 
-/// Returns the rule for names of Consuls and Vaults, if the name breaks it. They are parts of names of identities, such as `consul_NAME`.
-pub(super) fn cluster_name_rule(name: &str) -> Option<&'static str> {
-    let fits = (1..=64).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    (!fits).then_some("must be named by 1 to 64 letters, digits, _ and -")
-}
-
 /// Returns the problem with the name of a cgroup.
 pub(super) fn cgroup_parent_problem(parent: &str) -> Option<String> {
     let part =

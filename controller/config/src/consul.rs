@@ -4,15 +4,12 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use herdlet_api_types::{Duration, job::ConsulAccess};
+use herdlet_api_types::{Duration, job::ConsulAccess, names::NameKind};
 use herdlet_nomad::wire::Secret;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{
-    check::{cluster_name_rule, not_absolute},
-    vault::DefaultIdentity,
-};
+use super::{check::not_absolute, vault::DefaultIdentity};
 
 /// The auth method in Nomad's documentation.
 const METHOD: &str = "nomad-workloads";
@@ -133,8 +130,8 @@ impl Consul {
             if cluster.address.is_none() {
                 found.push(("address", "is missing".to_owned()));
             }
-            if let Some(rule) = cluster_name_rule(name) {
-                found.push(("address", format!("its Consul {rule}")));
+            if let Some(rule) = NameKind::Cluster.problem(name) {
+                found.push(("address", format!("its name {rule}")));
             } else if name == ConsulAccess::DEFAULT_CLUSTER {
                 let message = "write the settings of the Consul `default` directly below `consul`";
                 found.push(("address", message.to_owned()));

@@ -4,11 +4,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use herdlet_api_types::{Duration, manifest::Span};
+use herdlet_api_types::{Duration, manifest::Span, names::NameKind};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::check::{cluster_name_rule, not_absolute};
+use super::check::not_absolute;
 
 /// Where Nomad's documentation mounts the auth method.
 const AUTH_PATH: &str = "jwt-nomad";
@@ -99,8 +99,8 @@ impl Server {
     fn problems(&self, name: &str) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         let mut report = |field: &str, message: String| problems.push((format!("{name}.{field}"), message));
-        if let Some(rule) = cluster_name_rule(name) {
-            report("address", format!("its server {rule}"));
+        if let Some(rule) = NameKind::Cluster.problem(name) {
+            report("address", format!("its name {rule}"));
         }
         if self.enabled == Some(true) && self.address.is_none() {
             report("address", "is missing".to_owned());

@@ -60,21 +60,40 @@ const CONSUL_ADDRESS: &str = "127.0.0.1:8500";
 /// Reads a server of Vault. The block may be repeated (1.7 and later), each with its name.
 pub(in crate::nomad) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
-        let name = body.get("name").and_then(Node::scalar_text).unwrap_or("default");
-        let ours = format!("vault.{name}");
-        if name.contains('.') {
-            let message = "must not contain a dot, because jobs name it in `cluster`".to_owned();
-            reading.report(body.position, &join(path, "name"), message);
-            continue;
-        }
+        let name = name_of(&body);
+        let Some(ours) = named(reading, &body, (path, name), "vault") else { continue };
         let is_on = body.get("enabled").and_then(Node::scalar_text).and_then(as_bool) == Some(true);
         if is_on && body.get("address").is_none() {
-            let at = format!("{ours}.address");
-            reading.names.push((at.clone(), path.to_owned()));
-            reading.draft.put_default(&at, text(VAULT_ADDRESS, body.position));
+            default_address(reading, &body, (path, &ours), VAULT_ADDRESS);
         }
         named_body(reading, &body, (VAULT, path), &ours);
     }
+}
+
+/// The name of a block that may be repeated.
+fn name_of(body: &Node) -> &str {
+    body.get("name").and_then(Node::scalar_text).unwrap_or(ConsulAccess::DEFAULT_CLUSTER)
+}
+
+/// Where the settings of a block with this name are, or a report that the name is invalid.
+fn named(
+    reading: &mut Reading<'_>,
+    body: &Node,
+    (path, name): (&str, &str),
+    section: &str,
+) -> Option<String> {
+    if name.contains('.') {
+        let message = "must not contain a dot, because jobs name it in `cluster`".to_owned();
+        reading.report(body.position, &join(path, "name"), message);
+        return None;
+    }
+    Some(format!("{section}.{name}"))
+}
+
+fn default_address(reading: &mut Reading<'_>, body: &Node, (path, ours): (&str, &str), address: &str) {
+    let at = format!("{ours}.address");
+    reading.names.push((at.clone(), path.to_owned()));
+    reading.draft.put_default(&at, text(address, body.position));
 }
 
 /// Reads a block whose fields are below `ours`.
@@ -290,20 +309,13 @@ fn driver_options(reading: &mut Reading<'_>, driver: &DriverInfo, body: &Node, p
 /// Reads a Consul. The block may be repeated (1.7 and later), each with its name.
 pub(in crate::nomad) fn consul(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
-        let name = body.get("name").and_then(Node::scalar_text).unwrap_or(ConsulAccess::DEFAULT_CLUSTER);
+        let name = name_of(&body);
         if name == ConsulAccess::DEFAULT_CLUSTER {
             named_body(reading, &body, (CONSUL, path), "consul");
             continue;
         }
-        if name.contains('.') {
-            let message = "must not contain a dot, because jobs name it in `cluster`".to_owned();
-            reading.report(body.position, &join(path, "name"), message);
-            continue;
-        }
-        let ours = format!("consul.clusters.{name}");
-        let at = format!("{ours}.address");
-        reading.names.push((at.clone(), path.to_owned()));
-        reading.draft.put_default(&at, text(CONSUL_ADDRESS, body.position));
+        let Some(ours) = named(reading, &body, (path, name), "consul.clusters") else { continue };
+        default_address(reading, &body, (path, &ours), CONSUL_ADDRESS);
         // Only the default one is searched for servers.
         let own = body.entries().unwrap_or_default().iter().filter(|own| &*own.key != "client_auto_join");
         let body = Node { value: Value::Map(own.cloned().collect()), ..Node::clone(&body) };

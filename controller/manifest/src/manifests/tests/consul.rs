@@ -18,8 +18,8 @@ fn job(group: &str, task: &str) -> String {
 #[test]
 fn a_block_that_cannot_be_meant_so_is_refused() {
     for (group, task, expected) in [
-        ("count: 1", "consul: {cluster: \"a b\"}", "consul.cluster: must be at most 64 letters"),
-        ("count: 1", "consul: {namespace: a/b}", "consul.namespace: must be at most 64 letters"),
+        ("count: 1", "consul: {cluster: \"a b\"}", "consul.cluster: must be 1 to 64 letters"),
+        ("count: 1", "consul: {namespace: a/b}", "consul.namespace: must be 1 to 64 letters"),
         (
             "count: 1",
             "consul: {}\n          identities: [{name: a, aud: [x], file: true, filepath: secrets/consul_token}]",
@@ -38,7 +38,7 @@ fn a_block_that_cannot_be_meant_so_is_refused() {
         (
             "services: [{name: a, provider: consul, cluster: a/b}]",
             "leader: false",
-            "services[0].cluster: must be at most 64 letters",
+            "services[0].cluster: must be 1 to 64 letters",
         ),
     ] {
         let problems = read(&job(group, task)).unwrap_err().to_string();

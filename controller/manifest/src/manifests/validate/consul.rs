@@ -3,9 +3,10 @@
 use herdlet_api_types::{
     job::{Provider, Task},
     manifest::{Consul, Service, TaskSpec, Text},
+    names::NameKind,
 };
 
-use super::{Findings, GroupContext, identity, text};
+use super::{Findings, GroupContext, identity};
 use crate::{manifests::Drivers, yaml::Trail};
 
 /// Where the task finds its token.
@@ -29,8 +30,9 @@ fn block(consul: Option<&Consul>, drivers: &Drivers, trail: &Trail<'_>, findings
     let trail = trail.field("consul");
     cluster(consul.cluster.as_deref(), drivers, &trail, findings);
     for (field, value) in [("namespace", &consul.namespace), ("partition", &consul.partition)] {
-        if value.as_ref().is_some_and(|Text(value)| !value.is_empty() && !text::is_cluster_name(value)) {
-            findings.problem(&trail.field(field), "must be at most 64 letters, digits, `_` and `-`");
+        let name = value.as_ref().filter(|Text(name)| !name.is_empty());
+        if let Some(rule) = name.and_then(|Text(name)| NameKind::Cluster.problem(name)) {
+            findings.problem(&trail.field(field), rule);
         }
     }
 }
@@ -53,8 +55,8 @@ fn of_services(
 fn cluster(name: Option<&str>, drivers: &Drivers, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return };
     let trail = trail.field("cluster");
-    if !text::is_cluster_name(name) {
-        findings.problem(&trail, "must be at most 64 letters, digits, `_` and `-`");
+    if let Some(rule) = NameKind::Cluster.problem(name) {
+        findings.problem(&trail, rule);
     } else if let Some(message) = drivers.consul_problem(name) {
         findings.problem(&trail, &message);
     }

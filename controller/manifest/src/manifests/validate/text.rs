@@ -44,12 +44,6 @@ pub(super) fn meta_key_complaint(key: &str) -> Option<&'static str> {
     (!fits).then_some("must be 1 to 128 letters, digits, `.`, `_` and `-`")
 }
 
-/// Whether a text can be the name of a Consul or a Vault, or of a namespace or partition of Consul.
-pub(super) fn is_cluster_name(name: &str) -> bool {
-    (1..=64).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
-}
-
 /// Validates a text for people and programs: not empty, no control characters.
 pub(super) fn plain(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     if text.is_empty() {

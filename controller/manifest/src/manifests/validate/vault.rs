@@ -3,6 +3,7 @@
 use herdlet_api_types::{
     job::ChangeMode,
     manifest::{TaskSpec, Text, Vault},
+    names::NameKind,
 };
 
 use super::{Findings, identity, text};
@@ -15,8 +16,8 @@ const FILE: &str = "secrets/vault_token";
 pub(super) fn block(vault: Option<&Vault>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some(vault) = vault else { return };
     let trail = trail.field("vault");
-    if vault.cluster.as_deref().is_some_and(|name| !text::is_cluster_name(name)) {
-        findings.problem(&trail.field("cluster"), "must be 1 to 64 letters, digits, `_` and `-`");
+    if let Some(rule) = vault.cluster.as_deref().and_then(|name| NameKind::Cluster.problem(name)) {
+        findings.problem(&trail.field("cluster"), rule);
     }
     for (field, value) in [("role", &vault.role), ("namespace", &vault.namespace)] {
         if value.as_ref().is_some_and(|Text(value)| !value.bytes().all(|byte| byte.is_ascii_graphic())) {
