@@ -24,7 +24,7 @@ pub(crate) fn resolve(config: &Config) -> anyhow::Result<ConsulSettings> {
 pub(crate) fn resolve_each(
     config: &Config,
 ) -> impl Iterator<Item = (String, anyhow::Result<(ConsulConfig, ConsulLogins)>)> {
-    config.consul.all().into_iter().map(|(name, consul)| {
+    config.consul.by_name().into_iter().map(|(name, consul)| {
         let resolved = resolve_one(&name, &consul).with_context(|| format!("use the Consul `{name}`"));
         (name, resolved.map(|resolved| (resolved, consul.logins())))
     })

@@ -77,7 +77,7 @@ impl Consuls {
         self.clusters.get(name)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Arc<ConsulCluster>> {
+    pub fn clusters(&self) -> impl Iterator<Item = &Arc<ConsulCluster>> {
         self.clusters.values()
     }
 

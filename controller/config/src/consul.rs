@@ -116,7 +116,7 @@ impl Default for ConsulLogins {
 
 impl Consul {
     /// All Consuls, by name.
-    pub fn all(&self) -> BTreeMap<String, ConsulCluster> {
+    pub fn by_name(&self) -> BTreeMap<String, ConsulCluster> {
         let default = (ConsulAccess::DEFAULT_CLUSTER.to_owned(), self.default_cluster());
         self.clusters.clone().into_iter().chain([default]).collect()
     }
@@ -156,7 +156,7 @@ impl Consul {
 
     /// Files with secrets.
     pub(super) fn private_paths(&self) -> Vec<PathBuf> {
-        let clusters = self.all().into_values();
+        let clusters = self.by_name().into_values();
         let of = |one: ConsulCluster| [one.token_file, one.service_tokens_dir, one.key_file];
         clusters.flat_map(of).flatten().collect()
     }
@@ -283,7 +283,7 @@ mod tests {
         let address = Some("127.0.0.1:8500".to_owned());
         let section = Consul { address, token_file: Some("/token".into()), clusters, ..Consul::default() };
         let section = section.settled();
-        let all = section.all();
+        let all = section.by_name();
         assert_eq!(all.keys().collect::<Vec<_>>(), ["default", "eu"]);
         assert_eq!(all["eu"].address.as_deref(), Some("https://eu:8501"));
         assert_eq!(all["default"].address.as_deref(), Some("127.0.0.1:8500"));

@@ -72,7 +72,7 @@ pub(super) async fn consuls(config: &Config) -> Vec<Finding> {
                 return Finding::failure("consul", format!("{error:#}"), hint);
             }
         };
-        let tokens = config.consul.all().remove(&name).and_then(|consul| consul.service_tokens_dir);
+        let tokens = config.consul.by_name().remove(&name).and_then(|consul| consul.service_tokens_dir);
         let finding = consul(&resolved, &logins, tokens.as_deref()).await;
         match name.as_str() {
             ConsulAccess::DEFAULT_CLUSTER => finding,

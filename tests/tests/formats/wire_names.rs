@@ -110,7 +110,7 @@ impl<'ast> Visit<'ast> for Names {
     /// Fields that a macro declares for several structs.
     fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
         let fields = &item.mac.tokens;
-        let declared = quote::quote!(#[derive(Deserialize)] struct Declared { #fields });
+        let declared = quote::quote!(#[derive(Deserialize)] struct FieldsOfMacro { #fields });
         if let Ok(declared) = syn::parse2(declared) {
             self.note(&declared);
         }

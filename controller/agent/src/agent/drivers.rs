@@ -279,7 +279,7 @@ pub fn rules(drivers: &Registry, named: Named, config: &Config) -> watch::Receiv
     let mut entries = drivers.watch();
     let now = Arc::clone(&entries.borrow_and_update());
     let denied: Arc<[String]> = config.template.function_denylist.clone().into();
-    let consuls: Vec<String> = config.consul.all().into_keys().collect();
+    let consuls: Vec<String> = config.consul.by_name().into_keys().collect();
     let rules_of = move |entries: &Entries| {
         let rules = rules_of(entries, named).denying(&denied);
         match named {

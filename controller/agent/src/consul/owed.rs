@@ -50,7 +50,7 @@ pub struct IssuedToken {
 }
 
 /// What is stored.
-struct Stored {
+struct StoredTokens {
     /// By the names of their files.
     tokens: Vec<(OsString, OwedToken)>,
     /// Files that are gone or damaged.
@@ -83,7 +83,7 @@ impl OwedTokens {
     /// Logs out until the agent ends. Each Consul has a loop of its own, so one that does not answer delays no other.
     pub async fn follow(self: Arc<Self>, consuls: Arc<Consuls>) {
         self.warn_of_unknown(&consuls).await;
-        join_all(consuls.all().map(|cluster| self.follow_one(cluster))).await;
+        join_all(consuls.clusters().map(|cluster| self.follow_one(cluster))).await;
     }
 
     async fn follow_one(self: &Arc<Self>, cluster: &ConsulCluster) {
@@ -108,7 +108,7 @@ impl OwedTokens {
 
     /// Warns once of tokens of Consuls that the config lacks. They stay stored: a later config may have the name again.
     async fn warn_of_unknown(self: &Arc<Self>, consuls: &Consuls) {
-        let Ok(Stored { tokens, .. }) = self.load().await else { return };
+        let Ok(StoredTokens { tokens, .. }) = self.load().await else { return };
         let mut unknown = BTreeMap::<String, usize>::new();
         for (_, token) in tokens {
             let cluster = token.held.place.cluster;
@@ -127,7 +127,7 @@ impl OwedTokens {
 
     /// Logs the stored tokens of one Consul out. Returns whether none is left.
     async fn log_out_of(self: &Arc<Self>, cluster: &ConsulCluster) -> bool {
-        let Ok(Stored { tokens, damaged, mut is_complete }) = self.load().await else { return false };
+        let Ok(StoredTokens { tokens, damaged, mut is_complete }) = self.load().await else { return false };
         for name in damaged {
             is_complete &= self.forget(name).await;
         }
@@ -147,13 +147,13 @@ impl OwedTokens {
         is_complete
     }
 
-    async fn load(self: &Arc<Self>) -> io::Result<Stored> {
+    async fn load(self: &Arc<Self>) -> io::Result<StoredTokens> {
         let store = Arc::clone(self);
         off_thread(move || store.read_all()).await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
-    fn read_all(&self) -> io::Result<Stored> {
-        let mut stored = Stored { tokens: Vec::new(), damaged: Vec::new(), is_complete: true };
+    fn read_all(&self) -> io::Result<StoredTokens> {
+        let mut stored = StoredTokens { tokens: Vec::new(), damaged: Vec::new(), is_complete: true };
         for name in self.names()? {
             match self.read(&name) {
                 Ok(Some(token)) => stored.tokens.push((name, token)),

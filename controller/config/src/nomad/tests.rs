@@ -340,7 +340,7 @@ consul { name = "eu" address = "eu:8501" ssl = true token = "s3cret" namespace =
 consul { name = "local" }"#;
     let config = config_of(&[("a.hcl", text)]).unwrap();
     assert!(config.warnings.is_empty(), "{}", config.warnings);
-    let all = config.consul.all();
+    let all = config.consul.by_name();
     assert_eq!(all.keys().collect::<Vec<_>>(), ["default", "eu", "local"]);
     let addresses: Vec<_> = all.values().filter_map(|one| one.address.as_deref()).collect();
     assert_eq!(addresses, ["10.0.0.2:8500", "https://eu:8501", "127.0.0.1:8500"]);

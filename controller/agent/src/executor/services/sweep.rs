@@ -23,11 +23,11 @@ use crate::{
 /// Removes registrations of this instance from each Consul that no live allocation wants, now and whenever leftovers are found. Call
 /// it once the desired state is complete. If Consul is not configured and no job uses it, sends no request.
 pub async fn sweep_consuls(context: Arc<Context>, model: Arc<ReadModel>) {
-    let desired = Desired { context: &context, model: &model, last: Mutex::default() };
+    let desired = DesiredInConsul { context: &context, model: &model, last: Mutex::default() };
     context.services.catalogs.consuls.for_each(|place| sweep_consul(&desired, place)).await;
 }
 
-async fn sweep_consul(desired: &Desired<'_>, place: Place) {
+async fn sweep_consul(desired: &DesiredInConsul<'_>, place: Place) {
     loop {
         sweep_until_done(desired, &place).await;
         place.consul.until_leftovers().await;
@@ -37,7 +37,7 @@ async fn sweep_consul(desired: &Desired<'_>, place: Place) {
 }
 
 /// Retries with growing delays until no unwanted registration is left.
-async fn sweep_until_done(desired: &Desired<'_>, place: &Place) {
+async fn sweep_until_done(desired: &DesiredInConsul<'_>, place: &Place) {
     let mut logged = None;
     let delays = ExponentialBuilder::new().with_min_delay(SWEEP_AGAIN_MIN).with_max_delay(SWEEP_AGAIN_MAX);
     let ConsulAccess { cluster, namespace, .. } = &place.access;
@@ -92,13 +92,13 @@ const DESIRED_VALID: Duration = Duration::from_secs(10);
 type DesiredIds = BTreeMap<ConsulAccess, BTreeSet<String>>;
 
 /// The services that allocations want in Consuls, computed for all sweeps together.
-struct Desired<'a> {
+struct DesiredInConsul<'a> {
     context: &'a Arc<Context>,
     model: &'a ReadModel,
     last: Mutex<Option<(Instant, Arc<DesiredIds>)>>,
 }
 
-impl Desired<'_> {
+impl DesiredInConsul<'_> {
     async fn get(&self) -> Arc<DesiredIds> {
         let mut last = self.last.lock().await;
         if let Some((at, known)) = &*last

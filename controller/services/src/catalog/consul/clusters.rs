@@ -46,12 +46,12 @@ impl ConsulClusters {
     /// One Consul that does not exist.
     #[cfg(any(test, fuzzing, feature = "fixture"))]
     pub fn absent() -> Self {
-        Self::of(Arc::new(Consul::absent()))
+        Self::with_default(Arc::new(Consul::absent()))
     }
 
     /// Only this one, as the Consul `default`.
     #[cfg(any(test, fuzzing, feature = "fixture"))]
-    pub fn of(consul: Arc<Consul>) -> Self {
+    pub fn with_default(consul: Arc<Consul>) -> Self {
         let places = [(ConsulAccess::of_cluster(ConsulAccess::DEFAULT_CLUSTER), consul)].into();
         Self { configs: BTreeMap::new(), places: Mutex::new(places), count: watch::Sender::new(1) }
     }
@@ -106,7 +106,7 @@ impl ConsulClusters {
     }
 
     /// Each place with its Consul.
-    fn all(&self) -> Vec<(ConsulAccess, Arc<Consul>)> {
+    fn all_places(&self) -> Vec<(ConsulAccess, Arc<Consul>)> {
         self.places().iter().map(|(place, consul)| (place.clone(), Arc::clone(consul))).collect()
     }
 
@@ -116,7 +116,7 @@ impl ConsulClusters {
         let (mut begun, mut running) = (BTreeSet::new(), FuturesUnordered::new());
         loop {
             count.borrow_and_update();
-            for (access, consul) in self.all() {
+            for (access, consul) in self.all_places() {
                 if begun.insert(access.clone()) {
                     running.push(work(Place { access, consul }));
                 }
@@ -150,7 +150,7 @@ impl ConsulClusters {
                 ))),
             }
         }
-        for (place, consul) in self.all() {
+        for (place, consul) in self.all_places() {
             if !by_place.contains_key(&place) {
                 if consul.holds(owner) {
                     by_place.insert(place, (consul, Vec::new()));
@@ -164,13 +164,13 @@ impl ConsulClusters {
 
     /// The warnings about Consuls that should hold services and do not answer. `is_known` returns whether an allocation exists.
     pub fn troubles(&self, wall: UnixNanos, is_known: impl Fn(&AllocId) -> bool) -> BTreeSet<String> {
-        self.all().iter().filter_map(|(_, consul)| consul.trouble(wall, &is_known)).collect()
+        self.all_places().iter().filter_map(|(_, consul)| consul.trouble(wall, &is_known)).collect()
     }
 
     /// The number of services in each state, by the name of the Consul; `is_known` returns whether an allocation exists.
     pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> BTreeMap<String, ServiceCounts> {
         let mut all = BTreeMap::<String, ServiceCounts>::new();
-        for (place, consul) in self.all() {
+        for (place, consul) in self.all_places() {
             let ServiceCounts { registered, pending, leaving } = consul.counts(&is_known);
             let sum = all.entry(place.cluster).or_default();
             sum.registered += registered;
@@ -182,8 +182,10 @@ impl ConsulClusters {
 
     /// The number of failed requests so far: the name of the Consul, the kind, and the number.
     pub fn failures(&self) -> Vec<(String, &'static str, u64)> {
-        let whole =
-            self.all().into_iter().filter(|(place, _)| *place == ConsulAccess::of_cluster(&place.cluster));
+        let whole = self
+            .all_places()
+            .into_iter()
+            .filter(|(place, _)| *place == ConsulAccess::of_cluster(&place.cluster));
         whole
             .flat_map(|(place, consul)| {
                 consul

@@ -57,8 +57,10 @@ async fn the_removal_of_services_of_an_earlier_agent_must_be_confirmed() {
     let (sender, _events) = mpsc::channel(1);
     let built_in = Arc::new(crate::catalog::BuiltIn::new(sender));
     let consul = Arc::new(Consul::absent());
-    let catalogs =
-        crate::catalog::Catalogs { built_in, consuls: Arc::new(ConsulClusters::of(Arc::clone(&consul))) };
+    let catalogs = crate::catalog::Catalogs {
+        built_in,
+        consuls: Arc::new(ConsulClusters::with_default(Arc::clone(&consul))),
+    };
     assert!(catalogs.down(&owner(1), &[]).await.is_ok(), "no request is sent");
     for _ in 0..2 {
         consul.may_hold(&owner(1), 1);
