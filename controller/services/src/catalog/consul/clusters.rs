@@ -4,7 +4,7 @@
 //! made when the first service needs it. This module sends no requests.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -15,6 +15,9 @@ use tokio::sync::watch;
 
 use super::{Consul, ConsulConfig, ConsulError, ServiceCounts};
 use crate::catalog::{CatalogFailure, ServiceOwner};
+
+/// A Consul, and the registrations that are wanted there.
+pub(in crate::catalog) type WantedAt = (Arc<Consul>, Vec<Registration>);
 
 /// The Consuls of this agent. Namespaces of a Consul share its connections.
 #[derive(Debug)]
@@ -135,9 +138,9 @@ impl ConsulClusters {
         &self,
         owner: &ServiceOwner,
         wanted: &[Registration],
-    ) -> (Vec<(Arc<Consul>, Vec<Registration>)>, Vec<CatalogFailure>) {
+    ) -> (Vec<WantedAt>, Vec<CatalogFailure>) {
         let mut failures = Vec::new();
-        let mut by_place: BTreeMap<ConsulAccess, (Arc<Consul>, Vec<Registration>)> = BTreeMap::new();
+        let mut by_place: BTreeMap<ConsulAccess, WantedAt> = BTreeMap::new();
         for one in wanted {
             let place = self.place_of(one.consul.as_ref());
             match self.at(&place) {
@@ -151,12 +154,12 @@ impl ConsulClusters {
             }
         }
         for (place, consul) in self.all_places() {
-            if !by_place.contains_key(&place) {
-                if consul.holds(owner) {
-                    by_place.insert(place, (consul, Vec::new()));
-                } else {
-                    consul.stop_waiting_for(owner);
+            match by_place.entry(place) {
+                Entry::Vacant(entry) if consul.holds(owner) => {
+                    entry.insert((consul, Vec::new()));
                 }
+                Entry::Vacant(_) => consul.stop_waiting_for(owner),
+                Entry::Occupied(_) => {}
             }
         }
         (by_place.into_values().collect(), failures)
