@@ -16,7 +16,7 @@ pub(super) enum ValueKind {
     Text,
     /// A text that may be a template of an address.
     SockAddress,
-    /// A text that may be a template of several addresses, of which the first is used.
+    /// A text with an address, or with a template of several. The first one is used.
     Address,
     Flag,
     /// A non-negative integer.

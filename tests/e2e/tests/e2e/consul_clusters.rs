@@ -1,5 +1,5 @@
-//! Two real Consuls, of which one allows nothing without a token: jobs use the one that they name, and an outage of one concerns no
-//! job of the other.
+//! Two real Consuls. One allows nothing without a token. Jobs use the one that they name, and an outage of one affects no job of
+//! the other.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
